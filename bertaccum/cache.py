@@ -2,34 +2,125 @@
 
 Everything in the cache is compared with its recorded SHA-256 before it is read. If it differs,
 because a file was changed, truncated or damaged on the disk, it is made or downloaded again.
+
+If the cache folder cannot be written, a temporary folder takes its place until the process ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from bertaccum.atomic import write_text
-from bertaccum.errors import InputError
+from bertaccum.errors import NO_SPACE, InputError, reason
 from bertaccum.files import finite, json_digest, json_text, read_mapping, sha256
 from bertaccum.progress import Progress, tell
-from bertaccum.temporary_paths import beside, remove
+from bertaccum.temporary_paths import beside, remove, scratch_folder
 
 # The file in a cached folder that contains the digests of the others.
 DIGESTS = "digests.json"
 # The damage that the user has been told about.
 _told: set[tuple[Path, tuple[tuple[Any, ...], ...]]] = set()
+# The variable that tells the processes that this one starts which temporary folder to use.
+_TEMPORARY = "BERTACCUM_TEMPORARY_CACHE"
+# No folder can be created there.
+_NOWHERE = Path(os.devnull, "bertaccum")
 
 
 def cache_folder() -> Path:
     """Return the cache folder: `BERTACCUM_CACHE` if set, else one in the user's cache folder."""
     named = os.environ.get("BERTACCUM_CACHE")
-    return Path(named) if named else platformdirs.user_cache_path("bertaccum")
+    folder = Path(named) if named else platformdirs.user_cache_path("bertaccum")
+    try:
+        return folder.expanduser()
+    except RuntimeError:  # The user has no home folder.
+        return _NOWHERE
+
+
+def places(path: Path) -> list[Path]:
+    """Return the paths at which something in the cache may be: the temporary one first."""
+    temporary = os.environ.get(_TEMPORARY)
+    return [*([temporary / path.relative_to(cache_folder())] if temporary else []), path]
+
+
+def cached_folder(
+    path: Path, make: Callable[[Path], None], progress: Progress, if_full: bool = True
+) -> Path:
+    """Return a folder in the cache that is intact; make it if there is none.
+
+    Args:
+      path: Path of the folder, in `cache_folder()`.
+      make: Makes the folder at a path whose parent exists.
+      progress: Told about damage, and if the cache cannot be written.
+      if_full: Whether to make the folder in a temporary one if the disk is full.
+
+    Returns:
+      The path, or one in a temporary folder if the cache cannot be written.
+    """
+    intact = (place for place in places(path) if is_cached(place, progress))
+    return next(intact, None) or _made(path, make, progress, if_full)
+
+
+def _made(path: Path, make: Callable[[Path], None], progress: Progress, if_full: bool) -> Path:
+    """Call `make` with a path in the cache, or in a temporary folder; return the path."""
+    if not os.environ.get(_TEMPORARY):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make(path)
+            return path
+        except OSError as error:
+            if not _is_of_cache(error) or (error.errno in NO_SPACE and not if_full):
+                raise
+            _replace_cache(error, progress)
+    place = places(path)[0]
+    place.parent.mkdir(parents=True, exist_ok=True)
+    make(place)
+    return place
+
+
+def _is_of_cache(error: OSError) -> bool:
+    """Return whether an error is about a file in the cache folder or a folder above it."""
+    named, folder = Path(os.fsdecode(error.filename or "/")), cache_folder()
+    return bool(error.filename) and (named.is_relative_to(folder) or folder.is_relative_to(named))
+
+
+def _replace_cache(error: OSError, progress: Progress) -> None:
+    """Use a temporary folder instead of the cache, in this process and those that it starts."""
+    folder = cache_folder()
+    where = "the user has no home folder" if folder == _NOWHERE else f"{folder} cannot be written"
+    why = "" if folder == _NOWHERE else f" ({reason(error)})"
+    if (folder, ()) not in _told:
+        _told.add((folder, ()))
+        line = (
+            f"{where}{why}, so nothing new is cached; set BERTACCUM_CACHE to a folder for the cache"
+        )
+        tell(progress, line)
+    with contextlib.ExitStack() as stack:
+        path = Path(tempfile.gettempdir(), "bertaccum-cache")
+        os.environ[_TEMPORARY] = str(stack.enter_context(scratch_folder(path)))
+        atexit.register(stack.pop_all().close)
+
+
+def prepare_cache(progress: Progress) -> None:
+    """Replace the cache by a temporary folder if it cannot be written.
+
+    A process calls it before it starts others, which would all tell the user.
+    """
+    with contextlib.suppress(OSError):  # The others find out themselves.
+        _made(cache_folder() / "checkpoints", _check_writable, progress, if_full=True)
+
+
+def _check_writable(path: Path) -> None:
+    with scratch_folder(path):
+        pass
 
 
 def seal(written: Path, folder: Path) -> None:
@@ -73,8 +164,9 @@ def _matches(folder: Path, stamps: tuple[tuple[Any, ...], ...]) -> bool:
 def is_cached(folder: Path, progress: Progress) -> bool:
     """Return whether a folder is in the cache and intact; tell the user if it is damaged."""
     intact = is_intact(folder)
-    if folder.exists() and not intact:
-        _tell_damaged(folder, (folder / DIGESTS).exists(), progress)
+    with contextlib.suppress(OSError):  # The user may not be allowed to look.
+        if folder.exists() and not intact:
+            _tell_damaged(folder, (folder / DIGESTS).exists(), progress)
     return intact
 
 
@@ -83,11 +175,12 @@ def _digests(folder: Path, name: str) -> dict[str, Any]:
     return {"name": name, "files": {p.name: sha256(p) for p in files if p.name != DIGESTS}}
 
 
-def write_cached(path: Path, values: dict[str, Any]) -> None:
-    """Write a JSON file with its digest to the cache, creating its folder."""
+def write_cached(path: Path, values: dict[str, Any], progress: Progress) -> None:
+    """Write a JSON file with its digest to the cache; nothing is lost if that fails."""
     values = finite(values)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json_text({"digest": json_digest([path.name, values]), "values": values}))
+    text = json_text({"digest": json_digest([path.name, values]), "values": values})
+    with contextlib.suppress(OSError):
+        _made(path, lambda place: write_text(place, text), progress, if_full=True)
 
 
 def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
@@ -97,13 +190,20 @@ def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
       path: The file.
       progress: Told about a damaged file.
     """
-    found = read_mapping(path) or {}
-    values = found.get("values")
-    if isinstance(values, dict) and found.get("digest") == json_digest([path.name, values]):
-        return values
-    if path.exists():
-        _tell_damaged(path, not found or "digest" in found, progress)
+    for place in filter(os.path.isfile, places(path)):
+        found = read_mapping(place) or {}
+        values = found.get("values")
+        if isinstance(values, dict) and found.get("digest") == json_digest([path.name, values]):
+            return values
+        _tell_damaged(place, not found or "digest" in found, progress)
     return None
+
+
+def forget(path: Path) -> None:
+    """Remove what `write_cached` wrote, if it can be removed."""
+    for place in places(path):
+        with contextlib.suppress(OSError):
+            place.unlink()
 
 
 def _tell_damaged(path: Path, recorded: bool, progress: Progress) -> None:

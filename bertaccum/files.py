@@ -126,6 +126,15 @@ def read_object(path: Path) -> dict[str, Any]:
     return values
 
 
+def read_optional(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a configuration file, which is empty if there is no such file.
+
+    Raises:
+      InputError: The file does not contain a JSON object.
+    """
+    return read_object(path) if path.is_file() else {}
+
+
 def read_mapping(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if the file is missing or damaged."""
     try:

@@ -74,7 +74,7 @@ MAY_IMPORT = {
         *("bertaccum.reporting", "bertaccum.serving", "bertaccum.training", "data_prep"),
     },
     "bertaccum.cli": {
-        *("bertaccum.api", "bertaccum.distribution", "bertaccum.inference"),
+        *("bertaccum.api", "bertaccum.cache", "bertaccum.distribution", "bertaccum.inference"),
         *("bertaccum.inspection", "bertaccum.planning", "bertaccum.reporting"),
         *("bertaccum.training", "data_prep"),
     },

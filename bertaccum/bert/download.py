@@ -8,6 +8,7 @@ TensorFlow.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
 import lzma
@@ -26,7 +27,15 @@ import requests
 
 from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.cache import DIGESTS, cache_folder, is_cached, record_digests, seal
+from bertaccum.cache import (
+    DIGESTS,
+    cache_folder,
+    cached_folder,
+    is_cached,
+    places,
+    record_digests,
+    seal,
+)
 from bertaccum.errors import NO_SPACE, InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
@@ -60,8 +69,9 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
     Raises:
       InputError: The network is down, the server does not have the file, or the file is damaged.
     """
-    folder = _folder_of(preset)
-    if not has_preset(preset, progress):
+    _record_published(preset)
+
+    def make(folder: Path) -> None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
         try:
             unpack(archive, folder, PRESETS[preset].digests)
@@ -69,15 +79,23 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
             archive.unlink()
             raise
         archive.unlink(missing_ok=True)
-    return folder
+
+    # On a full disk, the download can be resumed.
+    return cached_folder(_folder_of(preset), make, progress, if_full=False)
 
 
 def has_preset(preset: str, progress: Progress) -> bool:
     """Return whether a preset's checkpoint is in the cache and intact."""
+    _record_published(preset)
+    return any(is_cached(place, progress) for place in places(_folder_of(preset)))
+
+
+def _record_published(preset: str) -> None:
+    """Record the digests of a release that an earlier version downloaded without recording them."""
     folder, published = _folder_of(preset), PRESETS[preset].digests
-    if published and not (folder / DIGESTS).exists() and _is_published(folder, published):
-        record_digests(folder, folder.name)
-    return is_cached(folder, progress)
+    with contextlib.suppress(OSError):  # The folder may be read-only.
+        if published and not (folder / DIGESTS).exists() and _is_published(folder, published):
+            record_digests(folder, folder.name)
 
 
 def _is_published(folder: Path, published: Mapping[str, str]) -> bool:
@@ -101,7 +119,7 @@ def listed_presets() -> list[dict[str, Any]]:
             "vocab_size": preset.encoder.vocab_size,
             "language": preset.language,
             "lower_case": preset.lower_case,
-            "cached": _folder_of(name).is_dir(),
+            "cached": any(map(os.path.isdir, places(_folder_of(name)))),
             "url": checkpoint_url(name),
             "sha256": dict(preset.digests),
         }
@@ -169,7 +187,6 @@ def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInf
 
 def _download(url: str, folder: Path, progress: Progress) -> Path:
     """Download `url` into `folder`, resuming an earlier attempt, and return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
     part = folder / (url.rsplit("/", 1)[-1] + ".part")
     try:
         _fetch(url, part, progress)
@@ -181,6 +198,8 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
                 " to another folder",
                 path=part,
             ) from None
+        if isinstance(error, OSError) and error.filename is not None:
+            raise  # The file cannot be written.
         raise InputError(
             f"cannot download {url} ({_cause(url, error)})",
             "check the network and try again (which resumes the download), download the file"

@@ -14,6 +14,7 @@ from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
+from bertaccum.bert.tensor_names import plain_variables
 from bertaccum.errors import InputError, reason
 
 DIMENSIONS = "bert_config.json"
@@ -52,11 +53,10 @@ def _tensors(checkpoint: Path) -> dict[str, HeldTensor]:
     tensors = {}
     with _readable(checkpoint):
         shapes = tf.train.load_checkpoint(str(checkpoint)).get_variable_to_shape_map()
-        for name, shape in shapes.items():
-            key = name
+        for name, key in plain_variables(shapes).items():
             for original, ours in BERT_V2_NAME_REPLACEMENTS:
                 key = key.replace(original, ours)
-            tensors[key] = HeldTensor(shape, "F32", partial(read, name), name)
+            tensors[key] = HeldTensor(shapes[name], "F32", partial(read, name), name)
     return tensors
 
 

@@ -20,7 +20,7 @@ from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.tensor_files import TORCH_WEIGHTS, WEIGHTS, open_tensors
+from bertaccum.bert.tensor_files import INDEX_SUFFIX, TORCH_WEIGHTS, WEIGHTS, open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.errors import InputError
@@ -31,6 +31,7 @@ from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
 HEAD = "classifier."
 _CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
+_MOST_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
     files("bertaccum.bert").joinpath("huggingface_names.yaml").read_text("utf-8")
 )
@@ -42,31 +43,57 @@ _USUAL: dict[str, Any] = {
 }
 
 CONFIG = "config.json"
+# Files of weights, in order of precedence.
+_WEIGHT_FILES = tuple(
+    name + suffix for name in (WEIGHTS, TORCH_WEIGHTS) for suffix in ("", INDEX_SUFFIX)
+)
+_CONVERT = "load the model with {} in transformers 4, and save it with save_pretrained"
+# Patterns of the names of weights in formats that cannot be read, and what to do.
+_OTHER_WEIGHTS = {
+    "tf_model*.h5": _CONVERT.format("from_pretrained(FOLDER, from_tf=True)"),
+    "flax_model*.msgpack": _CONVERT.format("from_pretrained(FOLDER, from_flax=True)"),
+    "*.weights.h5": "this is a folder of KerasHub: use the same model in Google's format, such"
+    " as a name that `bertaccum models` lists, or in Hugging Face's",
+}
 
 
 def _is_in(folder: Path, prefix: str) -> bool:
     """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
     if (folder / f"{prefix}.index").is_file():
         return False
-    return any((folder / name).is_file() for name in (CONFIG, WEIGHTS, TORCH_WEIGHTS))
+    known = (CONFIG, *_WEIGHT_FILES, *_OTHER_WEIGHTS)
+    return any(next(folder.glob(name), None) for name in known)
 
 
 def _check(folder: Path, _: bool) -> None:
     """Check that a folder contains a configuration and weights."""
+    weights = _weights(folder)
+    for pattern, remedy in _OTHER_WEIGHTS.items():
+        other = next(folder.glob(pattern), None)
+        if other is not None and not weights.is_file():
+            what = f"its weights are in {other.name}, which is not supported"
+            raise InputError(what, remedy, path=folder)
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
-    if not _weights(folder).is_file():
+    if not weights.is_file():
         raise InputError(
             f"has no {WEIGHTS}",
-            "load the model with transformers, and save it with save_pretrained as a single file",
+            f"download the model again, or pass a folder with one of {', '.join(_WEIGHT_FILES)}",
             path=folder,
         )
+    for shard in shards(weights):
+        if not shard.is_file():
+            raise InputError(
+                f"has no {shard.name}, which {weights.name} lists",
+                "download the model again",
+                path=folder,
+            )
 
 
 def _weights(folder: Path, _: str = "") -> Path:
-    """Return the path of a folder's weights: `model.safetensors`, else `pytorch_model.bin`."""
-    older = folder / TORCH_WEIGHTS
-    return older if older.is_file() and not (folder / WEIGHTS).is_file() else folder / WEIGHTS
+    """Return the path of a folder's weights, or of the index of weights in several files."""
+    names = (name for name in _WEIGHT_FILES if (folder / name).is_file())
+    return folder / next(names, WEIGHTS)
 
 
 def other_model(name: str) -> tuple[str, str] | None:
@@ -126,8 +153,11 @@ def _read_head(path: Path) -> FineTunedHead:
             f"omit `keep_head`, or use a {_CLASSIFIER}",
             path=path,
         )
-    # Without an `id2label`, transformers has these two names.
-    named = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    # Without an `id2label`, transformers numbers the labels; by default, there are two.
+    count = values.get("num_labels", 2)
+    if type(count) is not int or not 0 < count <= _MOST_LABELS:
+        raise InputError(f"num_labels is {count!r}, expected a number", "correct it", path=path)
+    named = values.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
     problem = values.get("problem_type")
     found = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
     names = [name for name in found if isinstance(name, str)]
@@ -172,13 +202,14 @@ HUGGINGFACE = CheckpointFormat(
     encoder=lambda folder: read_huggingface_config(folder / CONFIG),
     head=lambda folder: _read_head(folder / CONFIG),
     tensors=open_tensors,
+    shards=shards,
     tensor_key=tensor_key,
     head_keys=(f"{HEAD}weight", f"{HEAD}bias"),
     remedy="use the config.json that came with the weights",
     vocabularies=(TOKENIZER,),
     pooler="pooler.dense.",
     transposed=True,
-    has_spare_entries=True,
+    of_transformers=True,
 )
 
 

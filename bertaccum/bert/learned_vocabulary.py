@@ -21,12 +21,11 @@ def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
     import tensorflow as tf
     from tensorflow_text.tools.wordpiece_vocab import bert_vocab_from_dataset
 
-    from bertaccum.bert.tokenizer import cleaned
+    from bertaccum.bert.text_cleaning import TextCleaning
 
-    rules = Vocabulary([])
     batches = tf.data.Dataset.from_tensor_slices(list(texts)).batch(1024)
     return bert_vocab_from_dataset.bert_vocab_from_dataset(
-        batches.map(lambda batch: cleaned(batch, rules)),
+        batches.map(TextCleaning(Vocabulary([]))),
         vocab_size=size,
         reserved_tokens=list(SPECIAL_TOKENS),
     )

@@ -9,15 +9,24 @@ from pathlib import Path
 
 from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
+from bertaccum.bert.checkpoint_paths import (
+    RELEASED_PREFIX,
+    checkpoint_home,
+    is_prefix,
+    is_run,
+    plain_path,
+    prefix_in,
+)
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import HUGGINGFACE, other_model
 from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
+from bertaccum.bert.tensor_files import TORCH_WEIGHTS, WEIGHTS
 from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.cache import cache_folder, is_cached
+from bertaccum.cache import cache_folder, cached_folder
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_mapping, sha256
@@ -25,10 +34,10 @@ from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
+# Suffixes of files of weights, some of which are zip files as well.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".keras", ".msgpack", ".onnx", ".npz")
 # Formats of checkpoints, in order of precedence.
 FORMATS = (HUGGINGFACE, GOOGLE)
-# Prefix of the weight files in Google's releases.
-_PREFIX = "bert_model.ckpt"
 
 
 @dataclass(frozen=True)
@@ -50,18 +59,6 @@ class _Found:
     of_run: bool = False
 
 
-def checkpoint_home(named: str) -> str:
-    """Return a checkpoint's folder, given the folder or the prefix of the checkpoint's files."""
-    return str(Path(named).parent) if _is_prefix(named) else named
-
-
-def _is_prefix(named: str) -> bool:
-    """Return whether a name is the prefix of a checkpoint's files, as in TensorFlow."""
-    return not Path(named).exists() and (
-        Path(named).name == _PREFIX or Path(f"{named}.index").is_file()
-    )
-
-
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     """Return the model that `model`, `bert_config`, `init_checkpoint` and `vocab` select.
 
@@ -76,7 +73,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     vocabulary = _vocabulary(config, found, vocabulary_path)
     if found is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    if found is not None and found.form.has_spare_entries:
+    if found is not None and found.form.of_transformers:
         vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
@@ -137,17 +134,19 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     if named == NO_CHECKPOINT:
         return None
     if named in PRESET_CONFIGS:
-        return _Found(fetch_preset(named, progress), _PREFIX, GOOGLE, PRESETS[named].archive)
+        return _Found(
+            fetch_preset(named, progress), RELEASED_PREFIX, GOOGLE, PRESETS[named].archive
+        )
     path = Path(checkpoint_home(named))
     if is_run(path):
         return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
     if path.is_dir():
-        return _in_folder(path, Path(named).name if _is_prefix(named) else _PREFIX, config)
+        return _in_folder(path, Path(named).name if is_prefix(named) else None, config)
     if path.is_file():
-        folder = cache_folder() / "checkpoints" / sha256(path)[:16]
-        if not is_cached(folder, progress):
-            unpack(path, folder)
-        return _Found(folder, _PREFIX, GOOGLE, path.name)
+        _check_archive(path)
+        home = cache_folder() / "checkpoints" / sha256(path)[:16]
+        folder = cached_folder(home, lambda folder: unpack(path, folder), progress)
+        return _Found(folder, RELEASED_PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     raise InputError(
         f"there is no such {'file or folder' if is_path else 'checkpoint'}",
@@ -176,6 +175,17 @@ def _meant(named: str) -> str:
     )
 
 
+def _check_archive(path: Path) -> None:
+    """Raise InputError if a file contains weights instead of a zip of Google's files."""
+    if path.suffix in _WEIGHTS:
+        raise InputError(
+            "is a file of weights, not a checkpoint",
+            "pass its folder, in which config.json and vocab.txt are, and name the file"
+            f" {WEIGHTS} or {TORCH_WEIGHTS} as its format requires",
+            path=path,
+        )
+
+
 def _with_presets(config: StepConfig) -> StepConfig:
     """Return options that name presets as `bertaccum models` does, not as Google's files.
 
@@ -185,8 +195,10 @@ def _with_presets(config: StepConfig) -> StepConfig:
     model, checkpoint = config.model, config.init_checkpoint
     if model is not None:
         config = dataclasses.replace(config, model=preset_name(model))
-    if checkpoint is not None and not Path(checkpoint).exists():
-        config = dataclasses.replace(config, init_checkpoint=preset_name(checkpoint))
+    if checkpoint is not None:
+        plain = plain_path(checkpoint)
+        name = plain if Path(plain).exists() else preset_name(plain)
+        config = dataclasses.replace(config, init_checkpoint=name)
     if config.model is not None and config.model not in PRESETS:
         place = "pass a file or folder with `init_checkpoint`; "
         raise ConfigError(
@@ -195,11 +207,6 @@ def _with_presets(config: StepConfig) -> StepConfig:
             "`bertaccum models` lists the names",
         )
     return config
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether `bertaccum train` created a folder."""
-    return (folder / "config.yaml").is_file()
 
 
 def _best_of_run(run: Path) -> Path:
@@ -225,9 +232,12 @@ def _pretrained(source: ModelSource, found: _Found, config: StepConfig) -> Model
     return dataclasses.replace(source, has_pooler=pooler, head=head)
 
 
-def _in_folder(folder: Path, prefix: str, config: StepConfig) -> _Found:
+def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Found:
     """Return the checkpoint in a folder, if it has everything that the options do not name."""
+    prefix = named or RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
+    if form is None and named is None and GOOGLE.is_in(folder, prefix := prefix_in(folder)):
+        form = GOOGLE
     if form is None:
         raise InputError(
             f"has no {prefix}.index",
@@ -272,7 +282,8 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
 def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
     name = "" if found is None else OLDER_RUN if found.of_run else found.name
-    vocabulary = read_tokenizer(path, name)
+    as_transformers = found is not None and found.form.of_transformers
+    vocabulary = read_tokenizer(path, name, as_transformers)
     if config.lower_case is None:
         return vocabulary
     wanted = config.lower_case

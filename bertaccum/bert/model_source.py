@@ -53,10 +53,13 @@ class CheckpointFormat:
       remedy: What to do if the tensors do not fit the dimensions.
       telling_suffix: What to append to the path of the weights to get the path of a file whose
         contents identify them.
+      shards: Returns the other files of the weights at a path.
       vocabularies: Names of files that may have the vocabulary if there is no `vocab.txt`.
       pooler: Prefix of the keys of the pooler, if checkpoints may lack it.
       transposed: Whether kernels have the shape [outputs, inputs].
-      has_spare_entries: Whether the embeddings may have more entries than the vocabulary.
+      of_transformers: Whether texts are tokenized as transformers does, unless the files of the
+        tokenizer tell otherwise; and whether the embeddings may have more entries than the
+        vocabulary.
     """
 
     is_in: Callable[[Path, str], bool]
@@ -69,10 +72,11 @@ class CheckpointFormat:
     head_keys: tuple[str, str]
     remedy: str
     telling_suffix: str = ""
+    shards: Callable[[Path], list[Path]] = lambda path: []
     vocabularies: tuple[str, ...] = ()
     pooler: str | None = None
     transposed: bool = False
-    has_spare_entries: bool = False
+    of_transformers: bool = False
 
     def has_pooler(self, keys: Iterable[str]) -> bool:
         """Return whether the keys of tensors include any weight of a pooler."""

@@ -1,5 +1,7 @@
 """Weights in Hugging Face's formats: `model.safetensors` and PyTorch's `pytorch_model.bin`.
 
+Each may be split into several files, which an index lists.
+
 This module does not import TensorFlow.
 """
 
@@ -13,11 +15,15 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.files import read_object
 
 # Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
 WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"
+# The index of weights in several files has the name of a single file with this suffix.
+INDEX_SUFFIX = ".index.json"
 # Prefix of the encoder's tensor names in a file with a head.
 PREFIX = "bert."
 
@@ -32,8 +38,46 @@ def open_tensors(path: Path) -> dict[str, HeldTensor]:
       ConfigError: The package safetensors is needed but not installed.
       InputError: The file cannot be read.
     """
-    held = _open_safetensors(path) if path.name == WEIGHTS else open_torch_file(path)
-    return {_today(name): tensor for name, tensor in held.items()}
+    held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
+    plain = plain_names(held)
+    return {_today(plain[name]): tensor for name, tensor in held.items()}
+
+
+def _open(path: Path) -> dict[str, HeldTensor]:
+    return _open_safetensors(path) if path.suffix == ".safetensors" else open_torch_file(path)
+
+
+def _open_shards(index: Path) -> dict[str, HeldTensor]:
+    """Return the tensors that an index lists, each from its own file."""
+    files = _files_of_tensors(index)
+    held = {shard: _open(index.with_name(shard)) for shard in sorted({*files.values()})}
+    missing = [name for name, shard in files.items() if name not in held[shard]]
+    if missing:
+        raise InputError(
+            f"has no {missing[0]}, which {index.name} lists",
+            "download the model again",
+            path=index.with_name(files[missing[0]]),
+        )
+    return {name: held[shard][name] for name, shard in files.items()}
+
+
+def shards(path: Path) -> list[Path]:
+    """Return the files that an index of weights lists; none for weights in a single file."""
+    if not path.name.endswith(INDEX_SUFFIX):
+        return []
+    return [path.with_name(shard) for shard in sorted({*_files_of_tensors(path).values()})]
+
+
+def _files_of_tensors(index: Path) -> dict[str, str]:
+    """Return the name of the file of each tensor, all of which are beside the index."""
+    files = read_object(index).get("weight_map")
+    if (
+        not isinstance(files, dict)
+        or not files
+        or not all(isinstance(shard, str) and Path(shard).name == shard for shard in files.values())
+    ):
+        raise InputError("lists no weights", "download the model again", path=index)
+    return files
 
 
 def _today(name: str) -> str:

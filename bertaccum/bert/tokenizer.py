@@ -1,72 +1,18 @@
 """A tokenizer that returns exactly the same token IDs as BERT's original tokenizer.
 
-tensorflow-text lowercases with Unicode's NFKC case folding, which also turns `…` into three periods
-and changes `™`, ligatures and `ß`. This module therefore normalizes texts with one op for each step
-of the original tokenizer, and uses tensorflow-text's fast op only to split words into pieces.
-
-Source: google-research/bert `tokenization.py`, class BasicTokenizer.
+`text_cleaning` cleans texts. tensorflow-text's fast op only splits words into pieces.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT
+from bertaccum.bert.text_cleaning import TextCleaning, longest_word_bytes
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.vocabulary import Vocabulary
-
-# The original tokenizer maps a word of more than 200 characters to [UNK]. The WordPiece op counts
-# bytes, so `normalize` replaces such a word with one that exceeds the op's limit in any script.
-_MAX_WORD_BYTES = 4 * 200
-_LONG_WORD = r"[^ ]{201,}"
-# Characters that are words by themselves: ASCII symbols and Unicode punctuation, and in most models
-# CJK ideographs.
-_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
-_IDEOGRAPHS = (
-    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
-    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
-)
-# Added entries are replaced by characters of this private-use area, which are words by themselves
-# after cleaning. Texts lose these characters, which no vocabulary contains.
-_STAND_INS = range(0xF0000, 0xFFFFE)
-
-
-def cleaned(texts: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Clean texts and separate words as the original tokenizer does.
-
-    Args:
-      texts: Strings [batch]; invalid UTF-8 is dropped.
-      vocabulary: Vocabulary whose cleaning applies.
-
-    Returns:
-      Strings [batch] with words separated by spaces.
-    """
-    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
-    if vocabulary.added:
-        texts = tf.strings.regex_replace(texts, r"[\x{F0000}-\x{FFFFD}]", chr(0xE000))
-    for entry, stand_in in _stand_ins(vocabulary).items():
-        flags = "(?i)" if vocabulary.added[entry] else ""
-        texts = tf.strings.regex_replace(texts, flags + re.escape(entry), f" {stand_in} ")
-    texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
-    texts = tf.strings.regex_replace(texts, r"[\x00\x{FFFD}\p{Cc}\p{Cf}]", "")
-    if vocabulary.lower_case:
-        texts = tf.strings.lower(texts, encoding="utf-8")
-    if vocabulary.strip_accents:
-        texts = tf_text.normalize_utf8(texts, "NFD")
-        texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
-    alone = _PUNCTUATION + (_IDEOGRAPHS if vocabulary.split_chinese else "")
-    texts = tf.strings.regex_replace(texts, f"([{alone}])", r" \1 ")
-    return tf.strings.regex_replace(texts, _LONG_WORD, "x" * (_MAX_WORD_BYTES + 1))
-
-
-def _stand_ins(vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the character that stands for each added entry, longest entries first."""
-    entries = sorted(vocabulary.added, key=len, reverse=True)
-    return {entry: chr(number) for number, entry in zip(_STAND_INS, entries, strict=False)}
 
 
 class Tokenizer:
@@ -86,21 +32,23 @@ class Tokenizer:
 
     def __init__(self, tokenization: Tokenization) -> None:
         self._vocabulary = vocabulary = tokenization.vocabulary
-        stand_ins = _stand_ins(vocabulary)
-        entries = [stand_ins.get(entry, entry) for entry in vocabulary.entries]
+        self._cleaned = TextCleaning(vocabulary)
         # The first op also splits cleaned text into words, but always splits CJK ideographs.
         kind = tf_text.FastBertTokenizer
         if not vocabulary.split_chinese:
             kind = partial(tf_text.FastWordpieceTokenizer, no_pretokenization=True)
         self._wordpiece = kind(
-            vocab=entries, token_out_type=tf.int32, max_bytes_per_word=_MAX_WORD_BYTES
+            vocab=self._cleaned.entries,
+            token_out_type=tf.int32,
+            max_bytes_per_word=longest_word_bytes(vocabulary),
         )
+        entries = vocabulary.entries
         self._cls, self._sep = entries.index("[CLS]"), entries.index("[SEP]")
         self.tokenization = tokenization
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
-        texts = cleaned(texts, self._vocabulary)
+        texts = self._cleaned(texts)
         if self._vocabulary.split_chinese:
             return self._wordpiece.tokenize(texts)
         return self._wordpiece.tokenize(tf.strings.split(texts)).merge_dims(1, 2)

@@ -1,71 +1,122 @@
 """Files of tokenizers: vocabularies, and how the checkpoints' texts were cleaned.
 
 A setting comes from `tokenizer_config.json`, else from `tokenizer.json`, else from the name of the
-checkpoint, as in google-research/bert, else from the entries of the vocabulary. This module does
-not import TensorFlow.
+checkpoint, as in google-research/bert, else from the entries of the vocabulary. Without a setting,
+`[SEP]` in a text is a special token in models of transformers, and three words in Google's. This
+module does not import TensorFlow.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import write_text
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary, is_cased
+from bertaccum.bert.added_tokens import ROLES, added_tokens, described_tokens, with_added_tokens
+from bertaccum.bert.vocabulary import LONGEST_WORD, SPECIAL_TOKENS, Vocabulary, is_cased
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_object, read_text
+from bertaccum.files import json_text, read_object, read_optional, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
-_ADDED = "added_tokens.json"
-# Each added token is searched for in every text.
-_MOST_ADDED = 10_000
+_ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
 # In place of a checkpoint's name. Older runs have no `tokenizer_config.json`, and all lowercased.
 OLDER_RUN = "uncased"
 _NORMALIZER = "BertNormalizer"
+# The parts of a tokenizer.json in which BERT's tokenizer differs from others.
+_PARTS = {"pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
+# Classes of transformers with BERT's tokenizer, and those that a tokenizer.json describes.
+_CLASS = "BertTokenizer"
+_CLASSES = re.compile(
+    r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert|PreTrained)Tokenizer(Fast)?"
+    r"|TokenizersBackend"
+)
 # Each setting of `Vocabulary`, with its keys in `tokenizer_config.json` and in a normalizer.
 _KEYS = {
     "lower_case": ("do_lower_case", "lowercase"),
     "strip_accents": ("strip_accents", "strip_accents"),
     "split_chinese": ("tokenize_chinese_chars", "handle_chinese_chars"),
 }
-_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+# Keys of our own in `tokenizer_config.json`: fields of `Vocabulary`.
+_OURS = ("longest_word", "as_transformers")
+_LONGEST_WORD_OF_TRANSFORMERS = 100
+# RE2 cannot count further.
+_LONGEST_POSSIBLE_WORD = 999
 
 
-def read_tokenizer(path: Path, name: str = "") -> Vocabulary:
+def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) -> Vocabulary:
     """Return the vocabulary in a file, with the settings in the files beside it.
 
     Args:
       path: A `vocab.txt`, or the `tokenizer.json` of a Hugging Face folder.
       name: Name of the checkpoint, such as cased_L-12_H-768_A-12; "" if it says nothing.
+      as_transformers: Whether settings that the files do not tell are those of transformers, else
+        those of google-research/bert.
 
     Raises:
       InputError: A file is missing or damaged, or describes a tokenizer other than BERT's.
     """
     home = path.parent
-    tokenizer, config = _object(home / TOKENIZER), _object(home / SETTINGS)
+    tokenizer = read_optional(home / TOKENIZER)
+    config = read_optional(home / _MAP) | read_optional(home / SETTINGS)
     entries = read_vocabulary(path)
-    rules = tokenizer.get("normalizer")
-    rules = rules if isinstance(rules, dict) else {}
+    rules = _part(tokenizer, "normalizer")
     if rules.get("type", _NORMALIZER) != _NORMALIZER and "do_lower_case" not in config:
         raise InputError(
             f"its normalizer is a {rules['type']}, expected {_NORMALIZER}",
             "use a model with BERT's own tokenizer",
             path=home / TOKENIZER,
         )
+    _check_kind(home, config, tokenizer)
     known = {setting: _known(setting, config, rules, home) for setting in _KEYS}
     if known["lower_case"] is None:
         known["lower_case"] = _usual_lower_case(name, entries)
     if known["strip_accents"] is None:
         known["strip_accents"] = known["lower_case"]
     known["split_chinese"] = known["split_chinese"] is not False
-    return _with_added(Vocabulary(entries, **known), _added(home, config, tokenizer), home)
+    as_transformers = as_transformers or config.get("as_transformers") is True
+    # Google's checkpoints keep the limit of the original tokenizer.
+    model = _part(tokenizer, "model") if as_transformers else {}
+    usual = _LONGEST_WORD_OF_TRANSFORMERS if as_transformers else LONGEST_WORD
+    known["longest_word"] = _longest_word(config, model, usual, home)
+    vocabulary = Vocabulary(entries, **known, as_transformers=as_transformers)
+    split = config.get("split_special_tokens", not as_transformers)
+    added = added_tokens(entries, config, tokenizer, read_optional(home / _ADDED), home)
+    return with_added_tokens(vocabulary, added, split is True, home)
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, which is empty if there is no such file."""
-    return read_object(path) if path.is_file() else {}
+def _part(tokenizer: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a part of a tokenizer.json, which is empty if the file does not describe it."""
+    part = tokenizer.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _check_kind(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
+    """Raise InputError if the files describe another kind of tokenizer."""
+    key = "tokenizer_class"
+    named = config.get(key) or read_optional(home / "config.json").get(key)
+    found = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
+    wrong = [part for part, kind in found.items() if kind != _PARTS[part]]
+    if named is not None and not _CLASSES.fullmatch(str(named)):
+        wrong, found = [key], {key: named}
+    if wrong:
+        raise InputError(
+            f"has the {wrong[0]} {found[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
+            "use a model with BERT's own tokenizer",
+            path=home,
+        )
+
+
+def _longest_word(config: dict[str, Any], model: dict[str, Any], usual: int, home: Path) -> int:
+    found = config.get("longest_word", model.get("max_input_chars_per_word", usual))
+    if type(found) is int and 0 < found <= _LONGEST_POSSIBLE_WORD:
+        return found
+    raise InputError(
+        f"its tokenizer's max_input_chars_per_word is {found!r},"
+        f" expected a number from 1 to {_LONGEST_POSSIBLE_WORD}",
+        "correct tokenizer.json",
+        path=home,
+    )
 
 
 def _known(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
@@ -88,60 +139,6 @@ def _usual_lower_case(name: str, entries: list[str]) -> bool:
     if "cased" in words:
         return False
     return bool(words & {"uncased", "chinese"}) or not is_cased(entries)
-
-
-def _with_added(vocabulary: Vocabulary, added: list[dict[str, Any]], home: Path) -> Vocabulary:
-    """Return a vocabulary with added tokens; those that are not entries yet get the next IDs."""
-    if len(added) > _MOST_ADDED:
-        raise InputError(
-            f"its tokenizer has {len(added):,} added tokens, more than {_MOST_ADDED:,}",
-            "add them to the vocabulary instead",
-            path=home,
-        )
-    entries, any_case = list(vocabulary.entries), {}
-    known = set(entries)
-    for token in sorted(added, key=lambda token: token["id"]):
-        number, content = token["id"], token["content"]
-        if content in SPECIAL_TOKENS:
-            continue
-        if number == len(entries) and content not in known:
-            entries.append(content)
-            known.add(content)
-        elif not (0 <= number < len(entries) and entries[number] == content):
-            raise InputError(
-                f"its added token {content!r} has the ID {number}, which is not the next one",
-                "save the tokenizer again with transformers",
-                path=home,
-            )
-        if token.get("single_word"):
-            raise InputError(
-                f"its added token {content!r} matches only whole words, which is not supported",
-                "use a tokenizer without such tokens",
-                path=home,
-            )
-        any_case[content] = vocabulary.lower_case and bool(token.get("normalized"))
-    return dataclasses.replace(vocabulary, entries=entries, added=any_case)
-
-
-def _added(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens of a tokenizer, each with its `id` and `content`."""
-    described = config.get("added_tokens_decoder") or {}
-    listed = tokenizer.get("added_tokens") or []
-    named = _object(home / _ADDED)
-    try:
-        found = {token["content"]: token for token in listed}
-        found |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
-        found |= {
-            word: {"content": word, "id": key} | found.get(word, {}) for word, key in named.items()
-        }
-        if all(
-            isinstance(word, str) and word and type(token["id"]) is int
-            for word, token in found.items()
-        ):
-            return list(found.values())
-    except (AttributeError, KeyError, TypeError, ValueError):
-        pass
-    raise InputError("its added tokens are damaged", "download the tokenizer again", path=home)
 
 
 def read_vocabulary(path: Path) -> list[str]:
@@ -196,26 +193,17 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
       vocabulary: The vocabulary, with its cleaning of texts.
       **more: Further settings for transformers.
     """
-    added = {
-        str(vocabulary.entries.index(entry)): {
-            "content": entry,
-            "lstrip": False,
-            "normalized": any_case,
-            "rstrip": False,
-            "single_word": False,
-            "special": False,
-        }
-        for entry, any_case in vocabulary.added.items()
-    }
+    added = described_tokens(vocabulary)
     settings = {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": _CLASS,
         **{key: getattr(vocabulary, setting) for setting, (key, _) in _KEYS.items()},
-        # As in training, `[SEP]` in a text is five characters, not a special token.
-        "split_special_tokens": True,
+        # Whether `[SEP]` in a text is five characters, as in training, or a special token.
+        "split_special_tokens": SPECIAL_TOKENS[0] not in vocabulary.added,
+        **{key: getattr(vocabulary, key) for key in _OURS if vocabulary.as_transformers},
         **({"added_tokens_decoder": added} if added else {}),
         **more,
-        **_SPECIAL,
+        **ROLES,
     }
     write_text(folder / WORDS, "\n".join(vocabulary.entries) + "\n")
-    write_text(folder / "special_tokens_map.json", json_text(_SPECIAL))
+    write_text(folder / _MAP, json_text(ROLES))
     write_text(folder / SETTINGS, json_text(settings))

@@ -114,9 +114,18 @@ def open_torch_file(path: Path) -> dict[str, HeldTensor]:
             name: HeldTensor(
                 list(view.shape), _KINDS[view.storage.kind][0], partial(_read, view, load, path)
             )
-            for name, view in state.items()
-            if isinstance(view, _View)
+            for name, view in _views(state)
         }
+
+
+def _views(state: dict[str, Any]) -> Iterator[tuple[str, _View]]:
+    """Yield the tensors of a `state_dict`, or of those that it contains beside other values."""
+    for name, value in state.items():
+        if isinstance(value, _View):
+            yield name, value
+        elif isinstance(value, dict):
+            inner = ((key, view) for key, view in value.items() if isinstance(view, _View))
+            yield from ((f"{name}.{key}", view) for key, view in inner)
 
 
 @contextmanager
@@ -197,7 +206,14 @@ _PlainUnpickler: Any = pickle._Unpickler
 
 
 class _Unpickler(_PlainUnpickler):
-    """An unpickler that can rebuild tensors, and do nothing else."""
+    """An unpickler that can rebuild tensors, and do nothing else.
+
+    `kinds` contains the kind of each storage, by its key.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.kinds: dict[str, str] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -222,6 +238,7 @@ class _Unpickler(_PlainUnpickler):
         _check_counts("a storage", start, elements)
         if tag != "storage" or kind not in _KINDS:
             raise ValueError("a storage is invalid")
+        self.kinds[key] = kind
         return _Storage(kind, key, elements, start)
 
     def _set_item(self) -> None:
@@ -277,9 +294,8 @@ def _read_older(path: Path, file: IO[bytes]) -> tuple[Any, Callable[[_Storage], 
     _Unpickler(head).load()  # The version of the format, which never changed.
     if not _Unpickler(head).load()["little_endian"]:
         raise ValueError("its byte order is not little-endian")
-    state = _Unpickler(head).load()
-    views = [view for view in state.values() if isinstance(view, _View)]
-    kinds = {view.storage.key: view.storage.kind for view in views}
+    unpickler = _Unpickler(head)
+    state, kinds = unpickler.load(), unpickler.kinds
     places, end = {}, os.fstat(file.fileno()).st_size
     keys = _Unpickler(head).load()
     _check_keys(keys)

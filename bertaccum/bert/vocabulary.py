@@ -13,6 +13,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _CASED_SHARE = 0.01
 # A vocabulary with fewer words says too little.
 _FEW_WORDS = 100
+# Characters in the longest word that is split into pieces, in the original tokenizer.
+LONGEST_WORD = 200
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,11 @@ class Vocabulary:
       lower_case: Whether texts are lowercased.
       strip_accents: Whether accents are removed from letters.
       split_chinese: Whether each CJK ideograph is a word by itself.
-      added: Entries that are matched in texts before they are cleaned and split into words, and
-        whether each also matches with other capitals.
+      added: Entries that are matched in texts before they are split into words, and whether each is
+        matched in the cleaned text (True) or in the text as it was written (False).
+      longest_word: Number of characters of the longest word that is not [UNK].
+      as_transformers: Whether texts lose private-use characters, and a sigma at the end of a word
+        is lowercased like any other, as in transformers and unlike in the original tokenizer.
     """
 
     entries: list[str]
@@ -33,6 +38,8 @@ class Vocabulary:
     strip_accents: bool = True
     split_chinese: bool = True
     added: Mapping[str, bool] = field(default_factory=dict)
+    longest_word: int = LONGEST_WORD
+    as_transformers: bool = False
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -53,6 +60,8 @@ class Vocabulary:
         lines = "\n".join(self.entries)
         usual = dataclasses.replace(self, entries=[]) == Vocabulary([])
         rules = [self.lower_case, self.strip_accents, self.split_chinese, dict(self.added)]
+        if self.as_transformers or self.longest_word != LONGEST_WORD:
+            rules += [self.longest_word, self.as_transformers]
         return lines if usual else f"{lines}\n{rules}"
 
     def doubt(self) -> str | None:

@@ -11,7 +11,7 @@ from bertaccum.tasks.labels import Labels
 from data_prep.manifest import is_prepared
 
 # Increment this number if the same inputs would result in a different store.
-_FORMAT = 7
+_FORMAT = 8
 
 
 def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:

@@ -14,7 +14,7 @@ from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.cache import cache_folder, is_cached, seal
+from bertaccum.cache import cache_folder, cached_folder, seal
 from bertaccum.config import NAMES, NUMBERS
 from bertaccum.data.store_digest import store_digest
 from bertaccum.data.token_store import TokenStore
@@ -58,9 +58,11 @@ def open_store(
     """
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
-    folder = cache_folder() / "tokens" / digest
-    if not is_cached(folder, progress):
-        _make_store(folder, tsv, task, Tokenizer(tokenization), progress)
+    folder = cached_folder(
+        cache_folder() / "tokens" / digest,
+        lambda path: _make_store(path, tsv, task, Tokenizer(tokenization), progress),
+        progress,
+    )
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
@@ -151,7 +153,6 @@ def _make_store(
     table = read_tsv(tsv, Reading(weight_if_named=True))
     encoded = task.encode(tsv, table)
     columns = _texts(tsv, table, task.labels.pairs)
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as temporary:
         kept, whole, shapes = [np.zeros(1, np.int64)], [], []
         with (temporary / "token_ids.int32").open("wb") as file:

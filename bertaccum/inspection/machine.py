@@ -74,8 +74,8 @@ def check_cache() -> tuple[Finding, dict[str, Any]]:
         with tempfile.TemporaryFile(dir=existing):
             known["free_bytes"] = shutil.disk_usage(existing).free
     except OSError as error:
-        detail = f"{folder} cannot be written ({reason(error)})"
-        return Finding("cache folder", FAILED, detail, remedy), known
+        detail = f"{folder} cannot be written ({reason(error)}), so nothing new is cached"
+        return Finding("cache folder", WARNING, detail, remedy), known
     detail = f"{folder}, {format_size(known['free_bytes'])} free"
     if known["free_bytes"] < _SCARCE_BYTES:
         remedy = "free disk space, or set BERTACCUM_CACHE to a folder on another disk"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertaccum.bert.precision import length_multiple
-from bertaccum.cache import cache_folder, read_cached, write_cached
+from bertaccum.cache import cache_folder, prepare_cache, read_cached, write_cached
 from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
 from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
@@ -144,10 +144,11 @@ def compile_cost(
     if (known := read_cached(path, progress)) is not None:
         shapes = tuple((rows, length) for rows, length in known["shapes"])
         return CompileCost(**known | {"prices": Prices(**known["prices"]), "shapes": shapes})
+    prepare_cache(progress)
     with MeasurementProcess(progress, {}) as process:
         found = _Measurer(process, request, plan, prices).cost(epochs)
     if found is not None:
-        write_cached(path, dataclasses.asdict(found))
+        write_cached(path, dataclasses.asdict(found), progress)
     return found
 
 

@@ -93,7 +93,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Savin
     path = limits_file(request)
     values = read_cached(path, silent) or {}
     values[str(saving)] = min(micro_batch, values.get(str(saving), micro_batch))
-    write_cached(path, values)
+    write_cached(path, values, silent)
 
 
 def learned_limits(request: PlanRequest, progress: Progress = silent) -> dict[str, int]:

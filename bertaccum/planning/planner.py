@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import Any
 
-from bertaccum.cache import cache_folder, read_cached, write_cached
+from bertaccum.cache import cache_folder, forget, prepare_cache, read_cached, write_cached
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
@@ -85,13 +85,14 @@ def _planned(
         values = None
     cached = values is not None
     if values is None:
+        prepare_cache(progress)
         values = measure_plan(request, progress)
         if fresh:
-            path.unlink(missing_ok=True)
-            limits_file(request).unlink(missing_ok=True)
+            forget(path)
+            forget(limits_file(request))
         # Otherwise, do not cache that nothing fits: later, more memory may be free.
         if values["micro_batch"] is not None or keep_failure:
-            write_cached(path, values)
+            write_cached(path, values, progress)
     if request.config.micro_batch == AUTO:
         values = _avoiding_learned_limits(values, learned_limits(request, progress))
     tsvs = request.inputs.tsvs

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.atomic import standing
-from bertaccum.bert.model_finder import checkpoint_home
+from bertaccum.bert.checkpoint_paths import checkpoint_home, plain_path
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.exchange import differences, exchange
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_json, read_mapping, sha256
+from bertaccum.files import json_digest, read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
@@ -142,6 +143,8 @@ def _before(began: TrainConfig, name: str) -> Any:
 
 
 def _resolved(name: str, value: Any) -> Any:
+    if name == "init_checkpoint":
+        value = value and plain_path(value)
     if name in _PATHS:
         return value and _absolute(value)
     if name == "deterministic":
@@ -159,7 +162,7 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
 
     Files are represented by their digests.
     """
-    vocabulary, weights = inputs.source.vocabulary, inputs.source.telling_file
+    vocabulary = inputs.source.vocabulary
     assert vocabulary is not None
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
@@ -168,8 +171,17 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
         "files in manifest.json": [tsv.name for tsv in inputs.tsvs if is_prepared(tsv)],
         "vocabulary": hashlib.sha256(vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
-        "pretrained weights": weights and sha256(weights),
+        "pretrained weights": _weights_digest(inputs.source),
     }
+
+
+def _weights_digest(source: ModelSource) -> str | None:
+    """Return a digest of the pretrained weights; None for random weights."""
+    first = source.telling_file
+    if first is None or source.checkpoint is None or source.format is None:
+        return None
+    digests = [sha256(file) for file in (first, *source.format.shards(source.checkpoint))]
+    return digests[0] if len(digests) == 1 else json_digest(digests)
 
 
 def read_mark(folder: RunFolder) -> str:

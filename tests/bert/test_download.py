@@ -238,6 +238,25 @@ def test_full_disk_is_not_a_network_error(server: Server, tmp_path: Path) -> Non
     assert server.ranges == [None, f"bytes={1 << 16}-"]
 
 
+@pytest.mark.parametrize("blocked", ["cache", "cache/checkpoints", "part"])
+def test_preset_is_downloaded_once_if_the_cache_cannot_be_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocked: str
+) -> None:
+    monkeypatch.setenv(cache._TEMPORARY, "")
+    server.contents, progress = make_zip(tmp_path / "made.zip"), Notes()
+    if blocked == "part":  # A folder in place of the file that is written first.
+        part = checkpoint_url("bert-tiny").rsplit("/", 1)[1] + ".part"
+        (cache_folder() / "checkpoints" / part).mkdir(parents=True)
+    else:
+        (tmp_path / blocked).parent.mkdir(exist_ok=True)
+        (tmp_path / blocked).write_text("a file")
+    folder = fetch_preset("bert-tiny", progress)
+    assert (folder / "vocab.txt").read_text() == "vocab.txt" * 1000
+    assert fetch_preset("bert-tiny", progress) == folder and has_preset("bert-tiny", progress)
+    assert server.ranges[-1] is None and len(server.ranges) == (2 if blocked == "part" else 1)
+    assert len(progress.lines) == 1 and "so nothing new is cached" in progress.lines[0]
+
+
 def test_download_with_wrong_digest_is_refused(server: Server, tmp_path: Path) -> None:
     server.contents = make_zip(tmp_path / "made.zip")
     server.digest = base64.b64encode(hashlib.md5(b"other").digest()).decode()

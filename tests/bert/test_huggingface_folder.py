@@ -37,9 +37,12 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.head import build_classifier
+from bertaccum.training import resume
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
 VOCABULARY = Vocabulary(WORDS)
+# What a folder in this format means; its words of more than 100 characters are [UNK].
+READ = dataclasses.replace(VOCABULARY, longest_word=100, as_transformers=True)
 SMALL = EncoderConfig(
     hidden_size=8,
     num_hidden_layers=2,
@@ -108,7 +111,7 @@ def test_files_compute_the_same_as_the_model(tmp_path: Path, ours: str, theirs: 
 def test_written_weights_are_read_bit_for_bit(folder: Path) -> None:
     encoder = loaded(folder)
     source = find(folder)
-    assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, VOCABULARY, True)
+    assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, READ, True)
     assert source.telling_file == folder / "model.safetensors"
     expected = {w.name: w.numpy() for w in scattered(SMALL).weights}
     for weight in encoder.weights:
@@ -144,7 +147,22 @@ def early(tensors: Tensors) -> Tensors:
     return tensors | {"bert.embeddings.position_ids": np.arange(16)[np.newaxis]}
 
 
+def around(before: str, within: str = "") -> Callable[[Tensors], Tensors]:
+    """Return a function that adds prefixes to all names, and within those of layers."""
+    return lambda held: {
+        before + name.replace("layer.0.", f"layer.0.{within}"): t for name, t in held.items()
+    }
+
+
 FORMS = {
+    **{
+        name: around(*name.split(" "))
+        for name in ("module.", "_orig_mod.", "module._orig_mod.", "model.", "my_net.inner.")
+    },
+    "FSDP": around("_fsdp_wrapped_module.", "_checkpoint_wrapped_module."),
+    "compiled encoder": renamed("bert.", "bert._orig_mod."),
+    "sentence-transformers": renamed("bert.", "0.auto_model."),
+    "with another tower": lambda held: held | {"image.embeddings.weight": np.ones(3)},
     "BertModel": renamed("bert.", ""),
     "early names": early,
     "float16": lambda tensors: {n: t.astype(np.float16) for n, t in tensors.items()},
@@ -165,6 +183,45 @@ def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> N
     bound = {"float16": 1e-3, "bfloat16": 1e-2}.get(form, 0)
     for one, other in zip(before, loaded(folder).get_weights(), strict=True):
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("form", ["module.", "_orig_mod.", "model.", "my_net.inner."])
+def test_head_beside_a_wrapped_encoder_is_found(folder: Path, form: str) -> None:
+    before = read_head(HUGGINGFACE, folder / "model.safetensors")
+    rewrite(folder, FORMS[form])
+    after = read_head(HUGGINGFACE, folder / "model.safetensors")
+    assert all(map(np.array_equal, before, after))
+
+
+def test_weights_in_several_files_are_those_of_one(folder: Path) -> None:
+    before, head = (
+        loaded(folder).get_weights(),
+        read_head(HUGGINGFACE, folder / "model.safetensors"),
+    )
+    split(folder, 3)
+    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    source = find(folder, keep_head=True)
+    assert source.checkpoint == folder / INDEX
+    assert all(map(np.array_equal, head, read_head(HUGGINGFACE, folder / INDEX)))
+    digest = resume._weights_digest(source)
+    shard = folder / "model-00002-of-00003.safetensors"
+    save_file({name: t + 1 for name, t in load_file(shard).items()}, shard)
+    assert resume._weights_digest(source) != digest
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
+def test_pytorch_checkpoint_of_a_training_script_holds_the_same_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, older: bool, key: str
+) -> None:
+    before = loaded(folder).get_weights()
+    held = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    wrapped = {f"module.{name}": t for name, t in held.items()}
+    write_torch(folder / "pytorch_model.bin", wrapped, monkeypatch, older, within=key)
+    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -203,7 +260,7 @@ def test_vocabulary_is_read_from_tokenizer_json(folder: Path) -> None:
     (folder / "vocab.txt").unlink()
     path = folder / "tokenizer.json"
     path.write_text(json.dumps({"model": {"vocab": numbers}, "normalizer": {"lowercase": True}}))
-    assert find(folder).vocabulary == VOCABULARY
+    assert find(folder).vocabulary == READ
     for words in ({**numbers, "good": 70}, {**numbers, "good": "5"}, ["good"], None):
         path.write_text(json.dumps({"model": {"vocab": words}}))
         with pytest.raises(InputError, match=r"tokenizer.json: contains no WordPiece"):
@@ -247,6 +304,29 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+INDEX = "model.safetensors.index.json"
+
+
+def split(folder: Path, count: int) -> Path:
+    """Split the weights into several files, as transformers does; return the folder."""
+    held = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
+    files = {name: names[number % count] for number, name in enumerate(sorted(held))}
+    for file in names:
+        save_file({n: held[n] for n in held if files[n] == file}, folder / file)
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 9}, "weight_map": files}))
+    return folder
+
+
+def other_tensor(index: dict[str, Any]) -> dict[str, Any]:
+    return {"weight_map": index["weight_map"] | {"more": "model-00001-of-00002.safetensors"}}
+
+
+def only(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name) and None
+
+
 MISTAKES = {
     "roberta": (set_to("config.json", model_type="roberta"), "a RoBERTa model, .*; use bert-base-"),
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
@@ -264,8 +344,33 @@ MISTAKES = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "model: has no config.json"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),
-        "model: has no model.safetensors; load the model with transformers",
+        "model: has no model.safetensors; download the model again, or pass a folder with one of",
     ),
+    "shard": (
+        lambda folder: split(folder, 2) and (folder / "model-00002-of-00002.safetensors").unlink(),
+        "has no model-00002-of-00002.safetensors, which model.safetensors.index.json lists",
+    ),
+    "index": (
+        lambda folder: (
+            (split(folder, 2) / INDEX).write_text('{"weight_map": {"a": "../a"}}') and None
+        ),
+        "model.safetensors.index.json: lists no weights",
+    ),
+    "index of other tensors": (
+        lambda folder: edit(split(folder, 2) / INDEX, lambda old: other_tensor(old)),
+        r"model-00001-of-00002.safetensors: has no more, which model.safetensors.index.json lists",
+    ),
+    "two encoders": (
+        tensors(lambda held: {f"{n}.{name}": t for n in "ab" for name, t in held.items()}),
+        "does not fit the model: embeddings.word_embeddings.weight is missing",
+    ),
+    "another model": (
+        tensors(lambda held: {n.replace("bert.", "roberta."): t for n, t in held.items()}),
+        "does not fit the model: embeddings.word_embeddings.weight is missing",
+    ),
+    "tensorflow": (only("tf_model.h5"), r"tf_model.h5, which is not .*; .*from_tf=True\) in tr"),
+    "flax": (only("flax_model.msgpack"), r"flax_model.msgpack, which is not .*from_flax=True"),
+    "keras hub": (only("model.weights.h5"), "model.weights.h5, which is not .*; this .* KerasHub"),
     "unknown model": (set_to("config.json", model_type="x1"), "describes a x1 .*model_type bert"),
     "no words": (lambda folder: (folder / "vocab.txt").unlink(), "there is no vocab.txt in"),
     "damaged": (cut_short, "model.safetensors: is not a readable safetensors file .*; download"),

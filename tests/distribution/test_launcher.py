@@ -18,6 +18,11 @@ from bertaccum.distribution import launcher as module
 from bertaccum.distribution.launcher import launch
 from bertaccum.errors import ConfigError
 
+TEMPORARY = """
+import os, pathlib, sys
+number = int(os.environ["TF_CONFIG"].rsplit(":", 1)[1].strip(" }"))
+pathlib.Path(f"{sys.argv[1]}-{number}").write_text(os.environ["BERTACCUM_TEMPORARY_CACHE"])
+"""
 ADDRESSES = ["127.0.0.1:1", "127.0.0.1:2"]
 
 
@@ -115,3 +120,19 @@ def test_python_file_that_ignores_sigterm_is_killed(
 
     threading.Thread(target=stop, daemon=True).start()
     assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL
+
+
+def test_workers_share_the_folder_that_replaces_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BERTACCUM_TEMPORARY_CACHE", "")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "file/cache"))
+    (tmp_path / "worker.py").write_text(TEMPORARY)
+    program = [str(tmp_path / "worker.py"), str(tmp_path / "seen")]
+    with pytest.raises(SystemExit) as end:
+        cli.main(["launch", "--workers", "2", "--", *program])
+    assert end.value.code == 0
+    seen = {(tmp_path / f"seen-{number}").read_text() for number in (0, 1)}
+    assert seen == {os.environ["BERTACCUM_TEMPORARY_CACHE"]} != {""}
+    assert capfd.readouterr().err.count("so nothing new is cached") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,23 @@ def test_cost_is_measured_once_for_each_plan() -> None:
     other = dataclasses.replace(PLAN, micro_batch=4)
     compile_cost(request(), other, PRICES, 3.0, silent)
     assert len(Simulated.started) == 2
+
+
+def test_process_uses_the_folder_that_replaces_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTACCUM_TEMPORARY_CACHE", "")
+    (tmp_path / "cache").touch()
+    seen: list[str] = []
+
+    class Recording(SimulatedXLA):
+        def __init__(self, *arguments: Any) -> None:
+            seen.append(os.environ["BERTACCUM_TEMPORARY_CACHE"])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(costs, "MeasurementProcess", Recording)
+    assert cost() == cost() is not None  # The second one is read from that folder.
+    assert len(seen) == 1 and seen[0]
 
 
 def test_plan_that_does_not_fit_compiled_has_no_cost() -> None:

@@ -111,6 +111,24 @@ def test_same_request_is_measured_once(
     assert not make(memory_limit="2GiB")[0].cached
 
 
+def test_processes_use_the_folder_that_replaces_the_cache(
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTACCUM_TEMPORARY_CACHE", "")
+    (tmp_path / "cache").touch()
+    seen: list[str] = []
+
+    class Recording(Simulated):
+        def __init__(self, *arguments: Any) -> None:
+            seen.append(os.environ["BERTACCUM_TEMPORARY_CACHE"])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", Recording)
+    assert [make(memory_limit="2GiB")[0].cached for _ in range(2)] == [False, True]
+    assert not make(memory_limit="2GiB", fresh=True)[0].cached
+    assert len({*seen}) == 1 and seen[0]
+
+
 def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="510MiB", recompute="none", offload="none")
     assert written["micro_batch"] is None

@@ -140,6 +140,8 @@ def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:
         ({"id2label": {"0": "LABEL_0"}}, "the problem_type single_label|1 output"),
         ({"id2label": {"0": "yes", "1": "no"}}, "has the labels .yes, no., but the data are class"),
         ({"problem_type": "regression"}, "the problem_type regression"),
+        ({"id2label": None, "num_labels": 3}, "has 3 outputs, but the data are classification"),
+        ({"id2label": None, "num_labels": "3"}, "num_labels is '3', expected a number"),
     ],
 )
 def test_head_that_does_not_fit_is_refused(

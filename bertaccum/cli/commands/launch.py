@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command
 from bertaccum.errors import ConfigError
 
@@ -36,10 +37,12 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
       bertaccum launch --workers 2 -- train --target-batch 32 --out runs/together
       bertaccum launch --workers 2 -- mine.py --epochs 3
     """
+    from bertaccum.cache import prepare_cache
     from bertaccum.distribution import launcher
 
     if command[0] != "train" and not launcher.is_file(command[0]):
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")
     if launcher.is_file(command[0]) and not Path(command[0]).is_file():
         raise ConfigError(f"{command[0]} is not a file", "pass train or an existing Python file")
+    prepare_cache(lambda line, *_: sentences.note(line))
     sys.exit(launcher.launch(workers, command))

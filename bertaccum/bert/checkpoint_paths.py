@@ -1,0 +1,80 @@
+"""Paths by which users name a checkpoint: of its folder, its files or their prefix.
+
+This module does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bertaccum.errors import InputError
+
+# Prefix of the weight files in Google's releases.
+RELEASED_PREFIX = "bert_model.ckpt"
+# TensorFlow adds these suffixes to the prefix of a checkpoint's files.
+_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})")
+# Files of which a folder has only one: whoever names one of them means the folder.
+_IN_FOLDER = re.compile(
+    r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|checkpoint|config\.yaml"
+    r"|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?"
+    r"|tf_model(-\d{5}-of-\d{5})?\.h5|(model|task)\.weights\.h5|flax_model\.msgpack"
+)
+_LATEST = re.compile(r'^\s*model_checkpoint_path:\s*"(?:.*[/\\])?([^"/\\]+)"', re.MULTILINE)
+
+
+def plain_path(named: str) -> str:
+    """Return the folder, the prefix of files or the run that a path means, else the path."""
+    path = Path(named)
+    if path.is_file() or not path.exists():
+        prefix = path.with_name(_SUFFIX.sub("", path.name)) if path.name else path
+        if prefix != path and Path(f"{prefix}.index").is_file():
+            path = prefix
+        elif path.is_file() and _IN_FOLDER.fullmatch(path.name):
+            path = path.parent
+    folder = path if path.is_dir() else path.parent
+    if re.fullmatch(r"best|\.best-old", folder.name) and is_run(folder.parent):
+        return str(folder.parent)
+    return named if path == Path(named) else str(path)
+
+
+def checkpoint_home(named: str) -> str:
+    """Return a checkpoint's folder, given the folder or the prefix of the checkpoint's files."""
+    return str(Path(named).parent) if is_prefix(named) else named
+
+
+def is_prefix(named: str) -> bool:
+    """Return whether a name is the prefix of a checkpoint's files, as in TensorFlow."""
+    return not Path(named).exists() and (
+        Path(named).name == RELEASED_PREFIX or Path(f"{named}.index").is_file()
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether `bertaccum train` created a folder."""
+    return (folder / "config.yaml").is_file()
+
+
+def prefix_in(folder: Path) -> str:
+    """Return the prefix of the checkpoint in a folder: TensorFlow's latest one, else the only one.
+
+    `run_classifier.py` writes several checkpoints to its output folder.
+
+    Raises:
+      InputError: The folder has several checkpoints.
+    """
+    state = folder / "checkpoint"
+    text = state.read_bytes().decode("utf-8", "replace") if state.is_file() else ""
+    found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    latest = _LATEST.search(text)
+    if RELEASED_PREFIX in found or not found:
+        return RELEASED_PREFIX
+    if latest and latest[1] in found:
+        return latest[1]
+    if len(found) > 1:
+        raise InputError(
+            f"has the checkpoints {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}",
+            f"pass the prefix of one of them, such as {folder / found[-1]}",
+            path=folder,
+        )
+    return found[0]
