@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -16,6 +17,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # The program sets this too. The snippets of docs/ override it, because library users have Keras 3.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+# No test may fail because the machine is busy.
+hypothesis.settings.register_profile("without deadline", deadline=None)
+hypothesis.settings.load_profile("without deadline")
 
 
 def pytest_collection_finish() -> None:

@@ -397,7 +397,6 @@ def hammer(case: str, folder: Path, examples: int) -> None:
 
     @settings(
         max_examples=examples,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
         derandomize=examples < 1000,
         database=None,
@@ -431,7 +430,7 @@ def test_damaged_checkpoint_gives_one_error_line(examples: int, tmp_path: Path) 
     good = {path: path.read_bytes() for path in files}
     assert len(files) == 2
 
-    @settings(max_examples=examples, deadline=None, database=None, derandomize=examples < 1000)
+    @settings(max_examples=examples, database=None, derandomize=examples < 1000)
     @given(st.sampled_from(files), st.lists(EDIT, min_size=1, max_size=4))
     def test(path: Path, edits: list[tuple[str, float, int, bytes]]) -> None:
         path.write_bytes(mutated(good[path], edits))

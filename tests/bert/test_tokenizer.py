@@ -157,7 +157,7 @@ def test_added_entries_are_matched_before_words_are_split() -> None:
     assert found[4] == [unknown, *(entries.index(e) for e in ("good", "-", "food"))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.one_of(st.sampled_from("abei ßя中.$5'\t…é"), ASSIGNED), max_size=40))
 @example("İstanbul IŞIK ß ẞ ﬁne ﬀ ½ ™ № “quotes” — dash…")
 @example("a" * 200 + " " + "a" * 201 + " " + "я" * 200 + " " + "я" * 201)

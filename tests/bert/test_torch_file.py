@@ -152,7 +152,7 @@ def test_numbers_of_every_type_read_only_the_storage(
         write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, **wrong)
         assert read_torch(tmp_path / "w.bin") is None, wrong
 
-    @settings(max_examples=60, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=60, database=None, derandomize=True)
     @given(WRONG)
     def test(wrong: dict[str, Any]) -> None:
         write_torch(tmp_path / "w.bin", {"matrix": MATRIX}, monkeypatch, older, **wrong)

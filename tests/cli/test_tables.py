@@ -388,7 +388,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data(), st.integers(14, 160))
 def test_any_table_fits_and_keeps_its_numbers_whole(data: st.DataObject, width: int) -> None:
     columns, rows = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 4))

@@ -91,7 +91,7 @@ def test_longer_runs_get_more_shapes_and_cheaper_windows(cut: str, passages: int
     assert counts == sorted(counts) and counts[0] == 1 < counts[2] <= counts[3] <= MOST_SHAPES
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(WINDOW, min_size=1, max_size=3), st.integers(1, 4), st.sampled_from((1, 8)))
 def test_any_window_of_the_data_set_can_be_cut(
     windows: list[np.ndarray], micro_batch: int, multiple: int

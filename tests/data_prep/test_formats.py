@@ -99,7 +99,7 @@ def all_commands(path: Path, reading: Reading | None = None) -> Rows:
     "write",
     [written(","), written(";"), packed, zipped, written(",", "utf-16"), json_lines, parquet],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(LABELS, LONG_TEXTS), min_size=1, max_size=8))
 def test_every_command_reads_the_written_rows(
     tmp_path_factory: pytest.TempPathFactory, write: Writer, rows: Rows
@@ -113,7 +113,7 @@ def test_every_command_reads_the_written_rows(
         assert any("\n" in text for _, text in rows)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(LABELS, TEXTS), min_size=1, max_size=8))
 def test_quotes_are_ordinary_characters_in_an_unquoted_tsv(
     tmp_path_factory: pytest.TempPathFactory, rows: Rows
@@ -419,7 +419,7 @@ def test_fasttext(tmp_path: Path) -> None:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(LABELS, st.text(st.sampled_from("ab \n\\\"',;n"), max_size=9)), min_size=1),
     st.sampled_from(",;\t"),

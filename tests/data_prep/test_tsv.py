@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
@@ -20,7 +20,6 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows=ROWS, layout=st.sampled_from(["plain", "cola"]), split=st.sampled_from(["dev", "test"]))
 def test_written_rows_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], layout: str, split: str

@@ -88,7 +88,7 @@ def test_error_for_a_model_of_pairs(texts: Any, message: str) -> None:
     assert (refused.value.status_code, refused.value.detail) == (422, message)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(body=st.binary() | JSON_VALUES.map(lambda v: json.dumps(v).encode()), pairs=st.booleans())
 def test_any_body_is_accepted_or_refused(body: bytes, pairs: bool) -> None:
     try:

@@ -27,7 +27,7 @@ def examples(seed: int, scale: float, labels: Labels) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("labels", [CLASSES, SETS], ids=["classes", "sets"])
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-4, 0.1, 1.0, 30.0, 1e4]))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_temperature_never_raises_the_loss_or_changes_an_answer(
     labels: Labels, seed: int, scale: float
 ) -> None:
@@ -102,7 +102,6 @@ def test_confidence_zero_and_one_have_bins() -> None:
     st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=1, max_size=30),
     st.randoms(),
 )
-@settings(deadline=None)
 def test_calibration_error_is_a_mean_that_ignores_the_order(
     predictions: list[tuple[float, bool]], random: object
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertaccum.tasks.kinds import make_task
@@ -23,7 +23,6 @@ CLASS = st.integers(0, 2)
 
 
 @given(st.lists(st.tuples(CLASS, CLASS), min_size=1, max_size=30))
-@settings(deadline=None)
 def test_scores_match_the_definitions(pairs: list[tuple[int, int]]) -> None:
     labels, predicted = (np.array(column) for column in zip(*pairs, strict=True))
     found = make_task(LABELS).report(logits_of(predicted), labels)

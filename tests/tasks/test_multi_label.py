@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bertaccum.task_names import MULTI_LABEL
@@ -107,7 +107,6 @@ PROBABILITIES = st.lists(
 
 
 @given(PROBABILITIES)
-@settings(deadline=None)
 def test_no_midpoint_has_a_higher_f1_than_the_fitted_threshold(
     examples: list[tuple[float, bool]],
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -35,7 +35,6 @@ HALVES = st.integers(-6, 6).map(lambda number: number / 2)
 
 
 @given(st.lists(st.tuples(HALVES, HALVES), min_size=2, max_size=20))
-@settings(deadline=None)
 def test_correlations_match_scipy(pairs: list[tuple[float, float]]) -> None:
     predicted, wanted = (list(column) for column in zip(*pairs, strict=True))
     assume(len(set(predicted)) > 1 and len(set(wanted)) > 1)

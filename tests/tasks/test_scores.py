@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn import metrics
@@ -100,7 +100,6 @@ def test_labels_that_never_occur_do_not_count_for_average_precision() -> None:
     probabilities=st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.5, 0.7, 0.9]), min_size=1, max_size=9),
     data=st.data(),
 )
-@settings(deadline=None)
 def test_fitted_threshold_has_the_highest_f1(probabilities: list[float], data: object) -> None:
     n = len(probabilities)
     wanted = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))  # type: ignore[attr-defined]
