@@ -36,6 +36,10 @@ CALLED = {
     ("--lr", "1"): "calls this --learning-rate, an option of `bertaccum train`, `sweep`;",
     ("fine-tune",): "No such command 'fine-tune': bertaccum calls this train;",
     ("evaluate",): "No such command 'evaluate': bertaccum calls this eval;",
+    ("train", "--freeze_layers", "8"): "--train-layers is the number of layers that are trained",
+    ("train", "--warmup_steps", "9"): "--warmup-fraction is the fraction of all updates",
+    ("train", "--doc_stride", "9"): "bertaccum calls this --stride;",
+    ("train", "--validation_file", "x"): "`prepare` splits the training file",
     # Names that no program uses get Click's suggestion.
     ("train", "--target-bach", "8"): "Did you mean.*--target-batch",
 }
@@ -61,6 +65,10 @@ def test_config_file_and_library_use_the_names_of_their_options(
         main(["train", "--config", str(recipe)])
     error = capsys.readouterr().err
     assert "row 2: unknown key 'num_train_epochs'; bertaccum calls this epochs\n" in error
+    recipe.write_text("train_file: x.csv\n")
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(recipe)])
+    assert "'train_file'; this is an option of bertaccum prepare\n" in capsys.readouterr().err
     with pytest.raises(TypeError, match=r"'lr'; bertaccum calls this `learning_rate`$"):
         bertaccum.train(lr=1e-5)
 
@@ -82,6 +90,12 @@ def test_names_lead_to_options_and_commands_that_exist() -> None:
         "answerdotai/ModernBERT-base": "ModernBERT models are not supported",
         "distilbert-base-uncased": "DistilBERT models are not supported",
         "gpt2": "GPT-2 models are not supported",
+        "distilroberta-base": "DistilRoBERTa models are not supported",
+        "t5-small": "T5 models are not supported",
+        "facebook/bart-base": "BART models are not supported",
+        "intfloat/e5-base": "with `hf download intfloat/e5-base",
+        "nlpaueb/legal-bert-base-uncased": "with `hf download nlpaueb/legal-bert-base-uncased",
+        "emilyalsentzer/Bio_ClinicalBERT": "with `hf download emilyalsentzer/Bio_ClinicalBERT",
         "BERT-Base": "; did you mean bert-base[?]",
         "google-bert/bert-base-uncased": "; did you mean bert-base-uncased[?]",
         "hfl/chinese-roberta-wwm-ext": "with `hf download hfl/chinese-roberta-wwm-ext --local-dir",

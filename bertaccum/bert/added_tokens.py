@@ -26,6 +26,7 @@ def added_tokens(
     tokenizer: dict[str, Any],
     numbers: dict[str, Any],
     home: Path,
+    embeddings: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the added and the special tokens of a tokenizer, each with its `id` and `content`.
 
@@ -35,6 +36,8 @@ def added_tokens(
       tokenizer: Contents of `tokenizer.json`.
       numbers: Contents of `added_tokens.json`, the ID of each added token.
       home: Folder of the tokenizer, for error messages.
+      embeddings: Number of the model's embeddings; None if it is unknown. A special token to which
+        no file gives an ID gets the next one, and is left out if it has no embedding.
 
     Raises:
       InputError: A file is damaged, or a special token has another name than BERT's.
@@ -50,10 +53,13 @@ def added_tokens(
         }
         known = {entry: number for number, entry in enumerate(entries)}
         following = max([len(entries) - 1, *(token["id"] for token in found.values())]) + 1
-        for token in _special(config, home):
+        # Our own files list every token that is matched.
+        for token in [] if config.get("as_transformers") is True else _special(config, home):
             before = found.get(token["content"])
             if before is None:
                 number = known.get(token["content"], following)
+                if embeddings is not None and number >= embeddings:
+                    continue
                 following += number == following
                 before = {"id": number}
             found[token["content"]] = token | before | {"special": True}
@@ -125,6 +131,12 @@ def with_added_tokens(
             )
         if token.get("special") and split_special:
             continue
+        if not content.strip() or len(content.splitlines()) > 1:
+            raise InputError(
+                f"its added token {content!r} is not visible text in one line",
+                "remove the token from the tokenizer",
+                path=home,
+            )
         if token.get("single_word"):
             raise InputError(
                 f"its added token {content!r} matches only whole words, which is not supported",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.errors import InputError
 
 # Prefix of the weight files in Google's releases.
@@ -33,7 +34,9 @@ def plain_path(named: str) -> str:
         elif path.is_file() and _IN_FOLDER.fullmatch(path.name):
             path = path.parent
     folder = path if path.is_dir() else path.parent
-    if re.fullmatch(r"best|\.best-old", folder.name) and is_run(folder.parent):
+    # Other programs have folders `best` and files `config.yaml` as well.
+    is_of_run = (folder / f"{RUN_PREFIX}.index").is_file() and is_run(folder.parent)
+    if re.fullmatch(r"best|\.best-old", folder.name) and is_of_run:
         return str(folder.parent)
     return named if path == Path(named) else str(path)
 

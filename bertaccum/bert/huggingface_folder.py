@@ -102,11 +102,12 @@ def other_model(name: str) -> tuple[str, str] | None:
     Args:
       name: A name on the Hugging Face Hub, such as `FacebookAI/roberta-base`.
     """
-    said = re.sub(r"[-_]", "", name.rpartition("/")[2].lower())
+    said, known = name.rpartition("/")[2].lower(), _NAMES["other_models"]
     if "chinese" in said:  # chinese-roberta-wwm-ext and its relatives are BERT models.
         return None
-    known = {re.sub(r"[-_]", "", kind): other for kind, other in _NAMES["other_models"].items()}
-    found = [kind for kind in known if kind in said]
+    # Names begin a word: legal-bert and ClinicalBERT contain "albert", but are BERT models.
+    patterns = {kind: re.sub(r"[-_]", "[-_]?", kind) for kind in known}
+    found = [kind for kind, text in patterns.items() if re.search(f"(?<![a-z]){text}", said)]
     return tuple(known[max(found, key=len)]) if found else None
 
 

@@ -34,8 +34,9 @@ from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 NO_CHECKPOINT = "none"
-# Suffixes of files of weights, some of which are zip files as well.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".keras", ".msgpack", ".onnx", ".npz")
+# Suffixes of files of weights, some of which are zip files as well. The first ones can be read.
+_READABLE = (".safetensors", ".bin", ".pt", ".pth")
+_WEIGHTS = (*_READABLE, ".h5", ".keras", ".msgpack", ".onnx", ".npz")
 # Formats of checkpoints, in order of precedence.
 FORMATS = (HUGGINGFACE, GOOGLE)
 
@@ -167,7 +168,7 @@ def _meant(named: str) -> str:
     on_hub = re.fullmatch(r"[\w-]+/([\w.-]+)", named)
     if close := closest_preset(on_hub[1] if on_hub else named):
         return f"did you mean {close}? "
-    if not on_hub or named.endswith(".zip"):
+    if not on_hub or named.endswith(".zip") or Path(named).parent.is_dir():
         return ""
     return (
         "if this is a model on the Hugging Face Hub, download it first, with"
@@ -181,7 +182,9 @@ def _check_archive(path: Path) -> None:
         raise InputError(
             "is a file of weights, not a checkpoint",
             "pass its folder, in which config.json and vocab.txt are, and name the file"
-            f" {WEIGHTS} or {TORCH_WEIGHTS} as its format requires",
+            f" {WEIGHTS} or {TORCH_WEIGHTS} as its format requires"
+            if path.suffix in _READABLE
+            else "its format is not supported: use the model in Google's or Hugging Face's format",
             path=path,
         )
 

@@ -83,7 +83,7 @@ def closest_preset(name: str) -> str | None:
     """
     names = {known.lower(): known for known in (*PRESETS, *_RELEASED_AS)}
     known_words = {word for known in names for word in re.split(r"[-_]", known)}
-    for word in re.findall(r"[a-z]{3,}", name.lower()):
+    for word in re.findall(r"[a-z][a-z0-9]+", name.lower()):
         if not difflib.get_close_matches(word, known_words, n=1, cutoff=0.81):
             return None
     found = difflib.get_close_matches(name.lower(), names, n=1)

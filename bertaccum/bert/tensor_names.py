@@ -15,7 +15,7 @@ _EMBEDDINGS = "embeddings.word_embeddings.weight"
 # What may precede the names of the encoder: anything with `bert.` at its end, or such words.
 _BEFORE_ENCODER = re.compile(
     r"(?:\w+[.])*bert[.]"
-    r"|(?:(?:module|model|network|net|backbone|encoder|auto_model|(?:model_)?state_dict|\d+)[.])*"
+    r"|(?:(?:module|model|network|net|backbone|encoder|auto_model|checkpoint|(?:model_)?state_dict|\d+)[.])*"
 )
 
 

@@ -81,7 +81,10 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     known["longest_word"] = _longest_word(config, model, usual, home)
     vocabulary = Vocabulary(entries, **known, as_transformers=as_transformers)
     split = config.get("split_special_tokens", not as_transformers)
-    added = added_tokens(entries, config, tokenizer, read_optional(home / _ADDED), home)
+    size = read_optional(home / "config.json").get("vocab_size")
+    embeddings = size if type(size) is int else None
+    numbers = read_optional(home / _ADDED)
+    added = added_tokens(entries, config, tokenizer, numbers, home, embeddings)
     return with_added_tokens(vocabulary, added, split is True, home)
 
 
@@ -198,7 +201,7 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
         "tokenizer_class": _CLASS,
         **{key: getattr(vocabulary, setting) for setting, (key, _) in _KEYS.items()},
         # Whether `[SEP]` in a text is five characters, as in training, or a special token.
-        "split_special_tokens": SPECIAL_TOKENS[0] not in vocabulary.added,
+        "split_special_tokens": "[SEP]" not in vocabulary.added,
         **{key: getattr(vocabulary, key) for key in _OURS if vocabulary.as_transformers},
         **({"added_tokens_decoder": added} if added else {}),
         **more,

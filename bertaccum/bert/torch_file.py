@@ -124,8 +124,7 @@ def _views(state: dict[str, Any]) -> Iterator[tuple[str, _View]]:
         if isinstance(value, _View):
             yield name, value
         elif isinstance(value, dict):
-            inner = ((key, view) for key, view in value.items() if isinstance(view, _View))
-            yield from ((f"{name}.{key}", view) for key, view in inner)
+            yield from ((f"{name}.{key}", view) for key, view in _views(value))
 
 
 @contextmanager

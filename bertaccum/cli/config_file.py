@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from bertaccum.cli.options import FieldOption
+from bertaccum.cli.options import FieldOption, explained_option
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.other_names import explain_option
 
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
@@ -39,7 +38,7 @@ def _read_grid(
 ) -> dict[str, list[Any]] | None:
     if path is None:
         return None
-    return _read(ctx.command, Path(path), (), _converted_list)
+    return _read(ctx, Path(path), (), _converted_list)
 
 
 # The option `--grid`, which passes a dict of lists of values, or None, as `grid`.
@@ -58,11 +57,11 @@ def _use_config_file(
 ) -> None:
     """Make the values of a YAML file the defaults of this command, ignoring keys in `others`."""
     if path is not None:
-        ctx.default_map = _read(ctx.command, Path(path), others, _converted)
+        ctx.default_map = _read(ctx, Path(path), others, _converted)
 
 
 def _read(
-    command: click.Command,
+    ctx: click.Context,
     path: Path,
     others: Iterable[str],
     convert: Callable[[click.Parameter, Any], Any],
@@ -70,7 +69,7 @@ def _read(
     """Return the options that a YAML file sets, keyed by name.
 
     Args:
-      command: The command. The file may set its options that are fields of a configuration.
+      ctx: Context of a command. The file may set its options that are fields of a configuration.
       path: The file, in plain YAML without tags.
       others: Keys to ignore.
       convert: Converts what the file contains to the value of a parameter.
@@ -79,14 +78,14 @@ def _read(
       InputError: The file is missing or not YAML.
       ConfigError: A key is unknown or repeated, or a value is invalid.
     """
-    parameters = {str(p.name): p for p in command.params if isinstance(p, FieldOption)}
+    parameters = {str(p.name): p for p in ctx.command.params if isinstance(p, FieldOption)}
     values: dict[str, Any] = {}
     for row, key, value in _entries(path):
         if key in others:
             continue
         if key not in parameters:
             closest = difflib.get_close_matches(key, parameters, n=1, cutoff=0.0)[0]
-            explained = explain_option(key, str(command.name), {str(command.name): parameters})
+            explained = explained_option(ctx, key, parameters)
             hint = explained.replace("`", "") or f"did you mean {closest}?"
             raise ConfigError(f"unknown key {key!r}", hint, path=path, row=row)
         if key in values:

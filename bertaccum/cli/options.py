@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,19 @@ grouped_option = functools.partial(click.option, cls=GroupedOption)
 _output_option = functools.partial(grouped_option, group=OUTPUT)
 
 
+def explained_option(ctx: click.Context, name: str, own: Collection[str]) -> str:
+    """Return what bertaccum has instead of an unknown option; see `explain_option`.
+
+    Args:
+      ctx: Context of the command.
+      name: The option.
+      own: Names of the options of this command.
+    """
+    commands = getattr(ctx.find_root().command, "commands", {})
+    known = {command: _options_of(those) for command, those in commands.items()}
+    return explain_option(name, str(ctx.command.name), known | {str(ctx.command.name): own})
+
+
 @contextlib.contextmanager
 def explaining_options(ctx: click.Context, args: list[str]) -> Iterator[None]:
     """Add to the error about an unknown option what bertaccum has instead, if that is known."""
@@ -58,10 +71,7 @@ def explaining_options(ctx: click.Context, args: list[str]) -> Iterator[None]:
         # Click reads -lr as several one-letter options.
         words = (word for word in args if word.startswith(error.option_name))
         name = next(words, error.option_name).partition("=")[0]
-        commands = getattr(ctx.find_root().command, "commands", {})
-        own = str(ctx.command.name)
-        known = {command: _options_of(those) for command, those in commands.items()}
-        if not (explained := explain_option(name, own, {own: _options_of(ctx.command)} | known)):
+        if not (explained := explained_option(ctx, name, _options_of(ctx.command))):
             raise
         text = f"No such option {name!r}: {with_flags(explained)}"
         raise click.NoSuchOption(name, text, ctx=ctx) from None

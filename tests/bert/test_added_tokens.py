@@ -79,6 +79,15 @@ MASK = {"__type": "AddedToken", **token("[MASK]", normalized=True)}
             "<x>a<y>",
             *2 * ["[UNK] [UNK] [UNK] a <y>"],
         ),
+        # Its other special tokens are matched as well, in training and after it.
+        ({"pad_token": "[unused0]"}, {}, "[SEP][unused0]", "[SEP] [unused0]", "[ sep ] [ [UNK] ]"),
+        # Tokens without an embedding are left out.
+        (
+            {"additional_special_tokens": ["<e1>"]},
+            {"config": {"vocab_size": NEXT}},
+            "<e1>",
+            *2 * ["[UNK] [UNK] [UNK]"],
+        ),
         # Of tokens that overlap, the first and longest one is matched.
         (
             decoder(
@@ -126,6 +135,7 @@ def test_sigma_at_the_end_of_a_word(tmp_path: Path) -> None:
             "per_word is 0, expected",
         ),
         ({"additional_special_tokens": [5]}, {}, "its added tokens are damaged"),
+        (decoder(NEXT, token("\n")), {}, r"its added token '.n' is not visible text in one line"),
     ],
 )
 def test_other_tokenizers_are_refused(

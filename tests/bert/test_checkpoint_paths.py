@@ -100,12 +100,20 @@ def test_files_of_a_run_and_of_a_folder_select_it(tmp_path: Path) -> None:
         assert plain_path(name) == name
 
 
-@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors", "model.keras", "bert.h5"])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    {
+        "weights.pt": "pass its folder",
+        "weights.safetensors": "pass its folder",
+        "model.keras": "its format is not supported",
+        "bert.h5": "its format is not supported",
+    }.items(),
+)
 def test_weights_without_their_folder_are_not_called_a_damaged_zip(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, advice: str
 ) -> None:
     (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"is a file of weights, .*; pass its folder"):
+    with pytest.raises(InputError, match=f"is a file of weights, .*; {advice}"):
         found(tmp_path / name)
 
 
@@ -137,3 +145,12 @@ def test_prefixes_of_variables_are_stripped_if_one_encoder_is_found(
 def test_names_that_would_coincide_are_kept() -> None:
     names = ["bert.embeddings.word_embeddings.weight", "a.w", "_orig_mod.a.w"]
     assert plain_names(names) == {name: name.removeprefix("bert.") for name in names}
+
+
+def test_folders_of_other_programs_are_not_taken_for_runs(tmp_path: Path) -> None:
+    best = tmp_path / "experiment/best"
+    best.mkdir(parents=True)
+    (best.parent / "config.yaml").write_text("lr: 1\n")
+    assert plain_path(str(best)) == str(best)
+    (best / "model.ckpt.index").touch()
+    assert plain_path(str(best)) == str(best.parent)

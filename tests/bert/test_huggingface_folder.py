@@ -211,7 +211,7 @@ def test_weights_in_several_files_are_those_of_one(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("older", [False, True])
-@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model", "checkpoint.model"])
 def test_pytorch_checkpoint_of_a_training_script_holds_the_same_weights(
     folder: Path, monkeypatch: pytest.MonkeyPatch, older: bool, key: str
 ) -> None:

@@ -56,7 +56,7 @@ def write_torch(
       tensors: The dict.
       monkeypatch: Pytest's fixture.
       older: Whether to use the format without a zip.
-      within: Key of the dict in a checkpoint that also contains other values; None for no other.
+      within: Keys, joined by dots, of dicts that also contain other values; None for no other.
       **wrong: Values that replace the right ones in every tensor: `storage`, `offset`, `shape`,
         `strides`, `attributes`, and of its storage the `key`, `elements` and `view`.
     """
@@ -91,7 +91,9 @@ def write_torch(
         patch.setitem(sys.modules, "torch._utils", utilities)
         pickled = io.BytesIO()
         other = {"epoch": 3, "optimizer": {"state": {0: {"step": 2.5}}, "param_groups": [True]}}
-        Pickler(pickled, protocol=2).dump(state if within is None else other | {within: state})
+        for key in reversed(within.split(".") if within else []):
+            state = other | {key: state}
+        Pickler(pickled, protocol=2).dump(state)
     if older:
         head = (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True})
         parts = [pickle.dumps(part, protocol=2) for part in head]
