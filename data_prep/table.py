@@ -145,6 +145,8 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
         return lambda: plain_records(lines(), TAB)
     delimiter = reading.delimiter or declared
     delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
+    if delimiter is None and not any(line.strip() for _, line in lines()):
+        return lambda: iter(())
     if delimiter is None:
         raise ConfigError(
             "no delimiter was found: the first row has no comma, semicolon, tab or |",
