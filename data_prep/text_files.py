@@ -31,6 +31,7 @@ TABLE_ENDINGS = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json",
 _SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`, such as latin-1"
 # Bytes in the longest line that is read: a file without line ends must not fill the memory.
 LONGEST = 1 << 26
+HAS_RETURN = "contains a carriage return in the middle of a line"
 
 
 def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
