@@ -87,7 +87,7 @@ def assemble(
     }
     apart = [text for found in given.values() for text in found.texts]
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
-    dev_fraction = config.dev_fraction or _dev_fraction(len(kept), config.test_fraction)
+    dev_fraction = config.dev_fraction or default_dev_fraction(len(kept), config.test_fraction)
     shares = {"test": config.test_fraction, "dev": dev_fraction}
     splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
     found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
@@ -96,7 +96,7 @@ def assemble(
     return Assembled(splits, kind, found, dev_fraction)
 
 
-def _dev_fraction(rows: int, test_fraction: float) -> float:
+def default_dev_fraction(rows: int, test_fraction: float) -> float:
     """Return the default fraction of rows to hold out as dev.tsv: at least some hundreds of rows.
 
     With 400 rows, the standard error of an accuracy of 0.9 is 1.5 percentage points.

@@ -28,7 +28,7 @@ def class_root(path: Path) -> Node | None:
     """Return the folder that `class_texts` reads, or None if the path is that of a single file.
 
     In a zip archive, this is the innermost folder that contains all classes. Archives of one file
-    and archives with tables have no such folder.
+    have no such folder, nor have archives with tables but without class folders.
 
     Raises:
       InputError: The zip archive is damaged, or its contents are far larger than it.
@@ -36,13 +36,17 @@ def class_root(path: Path) -> Node | None:
     if path.is_dir():
         return path
     archive, names = zip_members(path)
-    if archive is None or len(names) < 2 or any(map(_is_table, names)):
+    if archive is None or len(names) < 2:
         return None
     check_unpacked(path, sum(member.file_size for member in archive.infolist()))
     root, (folders, files) = zipfile.Path(archive), _children(zipfile.Path(archive))
     while len(folders) == 1 and (not _texts(files) or _children(folders[0])[0]):
         (root,) = folders
         folders, files = _children(root)
+    if any(map(_is_table, names)):
+        by_folder = [one for one in folders if one.name not in _UNLABELLED]
+        has_texts = all(_texts(_children(one)[1]) for one in by_folder)
+        return root if len(by_folder) > 1 and has_texts else None
     return root if len(folders) > 1 or _texts(files) else None
 
 

@@ -48,8 +48,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """Return whether the first record is a header.
 
     All of its cells must look like names, and none may occur again in its column, except in records
-    that repeat common column names as a whole, as in files that were concatenated. In addition, one
-    of three conditions must hold:
+    that repeat the first one as a whole, as in files that were concatenated. In addition, one of
+    three conditions must hold:
 
     - a cell is a common column name, such as label, text or stars;
     - all cells below a cell are numbers;
@@ -69,7 +69,7 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     columns, rows = [_Column(cell) for cell in first], 0
     is_usual = any(map(_is_usual, first))
     for record in rest:
-        if is_usual and [cell.strip() for cell in record] == first:
+        if [cell.strip() for cell in record] == first:
             continue
         rows += 1
         for column, cell in zip(columns, record, strict=False):

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
-from data_prep.text_files import text_lines
+from data_prep.text_files import HAS_RETURN, text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 _ROWS_A_BATCH = 1024
 _MOST_NESTED, _DEEPEST = 1000, 16
+_LINE_FEEDS = "end every line with a line feed"
 _MISSING = object()  # None stands for null.
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
 
@@ -113,6 +114,8 @@ def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, 
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
+            if "\r" in line.strip():
+                raise InputError(HAS_RETURN, _LINE_FEEDS, path=path, row=row) from error
             what = f"is not valid JSON ({error})"
             raise InputError(what, "write one object per line", path=path, row=row) from error
         if not isinstance(record, dict):

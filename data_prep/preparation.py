@@ -16,7 +16,7 @@ from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.progress import Note, Progress, unheard
 from bertaccum.settings import TEST_COLUMNS, named_options
 from bertaccum.version import __version__
-from data_prep.assembly import Assembled, SplitRows, assemble
+from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
 from data_prep.glue import glue_options, glue_source
 from data_prep.label_kinds import LabelKind
 from data_prep.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
@@ -107,7 +107,8 @@ def _prepare(
     folder = Path(config.data_folder)
     earlier = earlier_manifest(folder)
     options = _options(config)
-    if earlier is not None and is_unchanged(folder, earlier, options, config.overwrite):
+    same = _same_share(config, earlier) if earlier and earlier["options"] else {}
+    if earlier is not None and is_unchanged(folder, earlier, options | same, config.overwrite):
         return PrepareResult(folder, earlier, unchanged=True)
     with _opened(config, progress, note) as source:
         data = assemble(source, config, progress, note)
@@ -134,6 +135,21 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
     # Folders prepared before these options existed do not record them.
     given = named_options(config)
     return options | {name: given[name] for name in _NEWER if name in given}
+
+
+def _same_share(config: PrepareConfig, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return an earlier `dev_fraction` if this one holds out the same rows, else no option.
+
+    Unset and 0.01 are the same for many rows. Earlier versions recorded 0.01 if it was unset.
+    """
+    test_fraction, counts = config.test_fraction, earlier.get("counts", {})
+    held_out = ("train", "dev", "test") if test_fraction else ("train", "dev")
+    rows = sum(counts[split]["rows"] for split in held_out if split in counts)
+    share = config.dev_fraction or default_dev_fraction(rows, test_fraction)
+    # The findings contain this if the source has its own dev set.
+    is_own = config.dev_fraction is None and "also_in_dev" in earlier.get("findings", {})
+    same = is_own or share == earlier.get("dev_fraction")
+    return {"dev_fraction": earlier["options"].get("dev_fraction")} if same else {}
 
 
 def _opened(

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertaccum.errors import InputError
-from data_prep.text_files import LONGEST
+from data_prep.text_files import HAS_RETURN, LONGEST
 
 TAB = "\t"
 Lines = Iterable[tuple[int, str]]
@@ -41,7 +41,7 @@ _STRAY = "a quoted field spans several lines and contains the delimiter"
 _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _CLOSE = "close or remove the quote"
 _ESCAPE = 'close every quoted field, and write a double quote inside a field as ""'
-_ONE_LINE_END = "end every line with a line feed, or enclose the field in double quotes"
+ONE_LINE_END = "end every line with a line feed, or enclose the field in double quotes"
 # A column with more distinct values than this does not contain classes.
 _MOST_CLASSES = 1000
 
@@ -78,7 +78,7 @@ def quoted_records(
         except csv.Error as error:
             what, remedy = f"is not valid CSV ({error})", _ESCAPE
             if "new-line" in str(error):  # Python's message is about the arguments of open().
-                what, remedy = "contains a carriage return in the middle of a line", _ONE_LINE_END
+                what, remedy = HAS_RETURN, ONE_LINE_END
             raise InputError(what, remedy, path=path, row=row) from error
         finally:
             csv.field_size_limit(limit)

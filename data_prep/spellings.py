@@ -19,7 +19,8 @@ _STRAY = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f
 _LARGEST = (2 - 2**-23) * 2.0**127  # The largest finite float32 number.
 # A number whose thousands are separated, such as 1,234.5 or 1'000.
 _GROUPED = re.compile(
-    r"(?P<whole>[-+]?\d{1,3}(?P<mark>[,.'\u2019 \u00a0\u202f_])\d{3}(?P<more>(?:(?P=mark)\d{3})*))"
+    r"(?P<whole>[-+]?[1-9]\d{0,2}(?P<mark>[,.'\u2019 \u00a0\u202f_])\d{3}"
+    r"(?P<more>(?:(?P=mark)\d{3})*))"
     r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
     re.ASCII,
 )

@@ -24,14 +24,22 @@ from data_prep.named_columns import (
     parquet_cells,
     parquet_names,
 )
-from data_prep.quoting import TAB, is_escaped, is_quoted, plain_records, quoted_records
+from data_prep.quoting import (
+    ONE_LINE_END,
+    TAB,
+    is_escaped,
+    is_quoted,
+    plain_records,
+    quoted_records,
+)
 from data_prep.rows import Row
-from data_prep.text_files import ending, is_parquet, marked_encoding, text_lines
+from data_prep.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
 _NAMED_ROWS, _LONGEST_NAME = 5, 80
+_USUAL = {TEXT, LABEL}
 
 Records = Iterator[tuple[int, list[str]]]
 
@@ -101,21 +109,33 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
     picks, skipped = _picks(first, records, reading, path, note)
-    header, repeated = _folded(first[1]), list[int]()
+    header, repeated, named = _folded(first[1]), list[int](), list[int]()
+    label = picks.label if skipped else None
     # A file with one column may contain its name as a text.
     names = frozenset(header if skipped and len(header) > 1 else ())
     for row, fields in islice(records(), skipped, None):
         start = fields[0][:_LONGEST_NAME].strip().casefold()  # Texts are longer than names.
+        if not skipped and start in _USUAL and set(_folded(fields)) >= _USUAL:
+            repeated.append(row)
+            continue
         if start in names and sorted(_folded(fields)) == sorted(header):
             _check_order(row, fields, header, path)
             repeated.append(row)
             continue
         _check_width(row, fields, len(header), path)
+        if label is not None and fields[label].strip().casefold() == header[label]:
+            named.append(row)
         yield example(row, fields, picks, path)
     if repeated:
-        rows = ", ".join(f"{row:,}" for row in repeated[:_NAMED_ROWS])
-        more = f" and {len(repeated) - _NAMED_ROWS:,} more" if len(repeated) > _NAMED_ROWS else ""
-        note(f"{path}: repeated header rows are not read as data: {rows}{more}")
+        note(f"{path}: repeated header rows are not read as data: {_listed(repeated)}")
+    if named:
+        what = "these rows have the name of the label column as their label"
+        note(f"{path}: {what}; delete them if they are headers: {_listed(named)}")
+
+
+def _listed(rows: list[int]) -> str:
+    more = f" and {len(rows) - _NAMED_ROWS:,} more" if len(rows) > _NAMED_ROWS else ""
+    return ", ".join(f"{row:,}" for row in rows[:_NAMED_ROWS]) + more
 
 
 def _folded(fields: list[str]) -> list[str]:
@@ -137,14 +157,20 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     """Detect a file's delimiter and quoting; return a function that reads its records."""
 
     def lines() -> Iterator[tuple[int, str]]:
-        # Blank lines are skipped, but counted.
-        return ((n, "\n" if n == 1 and declared else line) for n, line in _lines(path, reading))
+        # Blank lines are skipped, but counted. Concatenated files repeat the declaration.
+        found = _lines(path, reading)
+        return ((n, "\n" if declared and is_declared(line) else line) for n, line in found)
+
+    def is_declared(line: str) -> bool:
+        return declared_delimiter(line) == declared
 
     declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
     if is_prepared(path):
         return lambda: plain_records(lines(), TAB)
     delimiter = reading.delimiter or declared
     delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
+    if delimiter is None and not any(line.strip() for _, line in lines()):
+        return lambda: iter(())
     if delimiter is None:
         raise ConfigError(
             "no delimiter was found: the first row has no comma, semicolon, tab or |",
@@ -190,6 +216,8 @@ def _picks(
         may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
         if may_be_cola and not is_header(_fields(records()), certain=True):
             return Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
+        raise InputError(HAS_RETURN, ONE_LINE_END, path=path, row=first[0])
     picks = named_picks(names, reading, path, is_prepared(path))
     if reading.by_name:
         return picks, 1

@@ -31,6 +31,7 @@ TABLE_ENDINGS = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json",
 _SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`, such as latin-1"
 # Bytes in the longest line that is read: a file without line ends must not fill the memory.
 LONGEST = 1 << 26
+HAS_RETURN = "contains a carriage return in the middle of a line"
 
 
 def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
@@ -168,6 +169,10 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
                 unpacked = _unpacked(cast(io.BufferedReader, file), path)
             else:
                 unpacked = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
+                if unpacked.peek().startswith(_GZIP):
+                    contents = gzip.GzipFile(fileobj=unpacked)
+                    archive = Path(str(path.root.filename))
+                    unpacked = io.BufferedReader(_Unpacked(contents, archive))
             _check_kind(unpacked.peek(), name)
             yield unpacked
         except _DAMAGED as error:
@@ -198,6 +203,8 @@ def ending(path: Path | zipfile.Path) -> str:
         with open_input(path) as file:
             if file.read(len(_ZIP)) == _ZIP:
                 name = Path(_only_member(file, path)[1])
+    elif name.suffix.lower() == ".gz":
+        name = Path(name.stem)
     return name.suffix.lower()
 
 
@@ -265,6 +272,10 @@ def _members(file: Path | IO[bytes], path: Path) -> tuple[zipfile.ZipFile, list[
         archive = zipfile.ZipFile(file)
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise InputError(f"is a damaged zip archive ({error})", path=path) from error
+    for member in archive.infolist():
+        # Some programs for Windows write backslashes, against the standard.
+        member.filename = member.filename.replace("\\", "/")
+        archive.NameToInfo[member.filename] = member
     names = [name for name in archive.namelist() if not name.endswith("/")]
     for part, what in _OFFICE.items():
         if any(name.startswith(part) for name in names):

@@ -328,6 +328,10 @@ def test_options_that_do_not_suit_the_task_give_one_line(run: Run) -> None:
         ([*train, "heavy"], "heavy/train.tsv: its weights have the sum 1.2e+39, above 1e+30; div"),
         ([*train, "heavy", "--class-weight", "1=9"], "heavy/train.tsv: its weights have the sum i"),
         ([*train, "zeros"], "zeros/train.tsv: every row has weight 0; raise the weights"),
+        (
+            ["eval", "--run", "runs/one", "--file", "data/dev.tsv", "--label-form", "names"],
+            "--label-form cannot be used with the task regression",
+        ),
         (["eval", "--run", "runs/one", "--calibrate"], "--calibrate cannot be used with the task"),
         (
             ["eval", "--run", "runs/one", "--file", "unknown.csv", "--label-column", "score"],

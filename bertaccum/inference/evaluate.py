@@ -72,6 +72,8 @@ def predictions(
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
+    if config.label_form:
+        check_options(task, ["label_form"])
     if config.file:
         reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
         table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)

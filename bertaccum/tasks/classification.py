@@ -26,7 +26,9 @@ class Classification:
     """A `Task` that assigns one class to each example."""
 
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews_correlation", "loss")
-    options: ClassVar[frozenset[str]] = frozenset({"class_weight", "label_smoothing", "calibrate"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"class_weight", "label_smoothing", "calibrate", "label_form"}
+    )
     label_shape: ClassVar[tuple[int | None, ...]] = ()
     label_dtype: ClassVar[type[np.generic]] = np.int32
 

@@ -30,7 +30,7 @@ class MultiLabel:
     """A `Task` that decides for each label whether it applies to an example."""
 
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "average_precision", "loss")
-    options: ClassVar[frozenset[str]] = frozenset({"calibrate", "thresholds"})
+    options: ClassVar[frozenset[str]] = frozenset({"calibrate", "thresholds", "label_form"})
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     label_dtype: ClassVar[type[np.generic]] = np.float32
 

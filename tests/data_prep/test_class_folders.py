@@ -143,3 +143,23 @@ def test_prepare_and_errors_name_the_zip_archive(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             rows(zipped(tmp_path / "x.zip", files))
+
+
+def test_zip_archive_with_tables_backslashes_or_gzip(tmp_path: Path) -> None:
+    expected = [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
+    said: list[str] = []
+    path = zipped(tmp_path / "x.zip", REVIEWS | {"labels.csv": "a,b\n", "info.json": "{}"})
+    found = [(row.label, row.text) for row in read_rows(path, Reading(), said.append)]
+    assert found == expected and "skipped" in said[0] and "labels.csv" in said[0]
+    path = zipped(tmp_path / "windows.zip", {})
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, text in REVIEWS.items():
+            member = zipfile.ZipInfo()
+            member.filename = f"mr\\{name}".replace("/", "\\")
+            archive.writestr(member, text)
+    assert b"mr\\pos\\1.txt" in path.read_bytes()
+    assert rows(path) == expected
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        for name, text in BY_LINE.items():
+            archive.writestr(f"{name}.gz", gzip.compress(text.encode()))
+    assert rows(tmp_path / "packed.zip") == [("neg", "bad"), ("pos", "good film"), ("pos", "fine")]

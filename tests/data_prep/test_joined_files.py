@@ -94,7 +94,37 @@ def test_long_file_without_line_feeds_is_read(
         list(read_texts(path, Reading(label_column=None)))
 
 
-def test_carriage_return_outside_quotes_is_named(tmp_path: Path) -> None:
-    message = "row 2: contains a carriage return in the middle of a line; end every line with a"
+@pytest.mark.parametrize(
+    ("name", "row", "data"),
+    [
+        ("a.csv", 2, b"label,text\npos,good\rneg,bad\n"),
+        ("a.tsv", 1, b"label\ttext\rpos\tgood\rneg\tbad\n"),
+        ("a.jsonl", 1, b'{"label": "pos", "text": "a"}\r{"label": "neg", "text": "b"}\n'),
+    ],
+)
+def test_carriage_return_in_a_line_is_named(
+    tmp_path: Path, name: str, row: int, data: bytes
+) -> None:
+    message = f"row {row}: contains a carriage return in the middle of a line; end every line with"
     with pytest.raises(InputError, match=message):
-        found(tmp_path / "a.csv", b"label,text\npos,good\rneg,bad\n")
+        found(tmp_path / name, data)
+
+
+BY_NUMBER = {"text_column": "2", "label_column": "1"}
+
+
+@pytest.mark.parametrize(
+    ("header", "again"),
+    [(b"foo,bar\n", b"foo,bar\n"), (b"", b"label,text\n"), (b"sep=,\nlabel,text\n",) * 2],
+)
+def test_any_header_inside_a_file_is_no_row(tmp_path: Path, header: bytes, again: bytes) -> None:
+    part = b"pos,good\nneg,bad\npos,fine\nneg,dull\n" * 5
+    rows = found(tmp_path / "a.csv", header + part + again + part, **BY_NUMBER)
+    assert len(rows) == 40 and {label for label, _ in rows} == {"pos", "neg"}
+
+
+def test_note_on_label_that_is_the_name_of_its_column(tmp_path: Path) -> None:
+    said: list[str] = []
+    data = b"label,text\npos,good\nlabel,body\nneg,bad\n"
+    assert len(found(tmp_path / "a.csv", data, said)) == 3
+    assert said[-1].endswith("as their label; delete them if they are headers: 3")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from threading import Thread
@@ -132,6 +135,31 @@ def test_option_missing_from_an_old_manifest_has_its_default(options: dict[str, 
     assert run(**options).unchanged
     assert not run(**options, delimiter="comma", overwrite=True).unchanged
     assert run(**options, delimiter=",").unchanged
+
+
+@pytest.mark.parametrize(
+    ("rows", "was", "now", "same"),
+    [
+        (50_000, 0.01, None, True),
+        (50_000, None, 0.01, True),
+        (50_000, 0.02, None, False),
+        (300, 0.01, None, False),
+        (300, 0.1, None, True),
+    ],
+)
+def test_default_dev_fraction_is_compared_by_its_rows(
+    tmp_path: Path, rows: int, was: float | None, now: float | None, same: bool
+) -> None:
+    lines = [f"{row % 2},review {row}\n" for row in range(rows)]
+    (tmp_path / "mine.csv").write_text("label,text\n" + "".join(lines))
+    options: dict[str, Any] = {"source": "csv", "train_file": str(tmp_path / "mine.csv")}
+    options |= {"out": str(tmp_path / "out"), "test_fraction": 0.1}
+    run(**options, dev_fraction=was)
+    if same:
+        assert run(**options, dev_fraction=now).unchanged
+    else:
+        with pytest.raises(ConfigError, match=f"`dev_fraction` was {was}, is now unset"):
+            run(**options, dev_fraction=now)
 
 
 @pytest.mark.parametrize(
@@ -319,3 +347,31 @@ def test_pipes_are_read_as_files(
     with pytest.raises(InputError, match=r"^standard input, row 302: has 1 columns, but the first"):
         prepared(table + b"broken\n")
     assert not list(tmp_path.glob(".bertaccum-pipe*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("predict <&-", "no texts are given; pass texts as arguments"),
+        ("predict --file - <&-", "no texts are given; pass texts as arguments"),
+        ("prepare --train-file - <&-", "standard input: is closed; redirect a file or a pipe"),
+        ("prepare --train-file - < /dev/null", "standard input: is empty; add at least one row"),
+        ("prepare --train-file - --test-file - < a.csv", "are the same input, which can be read"),
+        ("prepare --train-file fifo --test-file fifo", "are the same input, which can be read"),
+    ],
+)
+def test_unusable_standard_input_is_named(tmp_path: Path, command: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text("label,text\npos,good\nneg,bad\n" * 9)
+    os.mkfifo(tmp_path / "fifo")
+    command = command.replace("prepare", "prepare --source csv --out out")
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m bertaccum {command}",
+        shell=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 2 and message in " ".join(done.stderr.split()), done.stderr
+    assert not (tmp_path / "out").exists()

@@ -139,6 +139,7 @@ def test_label_that_is_no_score_is_refused_with_its_row(refused: Refused, label:
     ("label", "remedy"),
     [
         ("-0,25", "write a decimal point instead of the comma, as in -0.25"),
+        ("0,125", "write a decimal point instead of the comma, as in 0.125"),
         ("1,000", "write it as 1000, or as 1.000 if the comma is a decimal mark"),
         ("-12,500", "write it as -12500, or as -12.500 if the comma is a decimal mark"),
         ("1,234.5", "write it as 1234.5"),

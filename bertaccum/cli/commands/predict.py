@@ -48,8 +48,9 @@ def predict(
     """
     if texts and values["file"]:
         raise ConfigError("both texts and --file are given", "omit one of the two")
-    if not texts and values["file"] is None:
-        if sys.stdin.isatty():
+    if not texts and values["file"] in (None, "-"):
+        # Standard input is None if it was closed; its number may then be that of another file.
+        if sys.stdin is None or (values["file"] is None and sys.stdin.isatty()):
             raise ConfigError(
                 "no texts are given", "pass texts as arguments, with --file or through a pipe"
             )
