@@ -76,8 +76,10 @@ def predictions(
         check_options(task, ["label_form"])
     if config.file:
         reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
-        table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
+        # Quotes in files that `prepare` wrote are characters.
+        source = original if original and original.is_file() else tsv
+        table, tokenizer = read_tsv(source, reading, note), Tokenizer(trained.tokenization)
         form = original, config.label_form
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from runs_of_tasks import KINDS, TEXTS, make_run, write_table
+from small import Notes
 
+from bertaccum.config import EvalConfig
 from bertaccum.data.token_store import TokenStore
-from bertaccum.inference.evaluate import Predictions, most_wrong
+from bertaccum.files import sha256
+from bertaccum.inference.evaluate import Predictions, most_wrong, predictions
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
+from data_prep.manifest import MANIFEST, TOOL
 
 
 def task(*names: str) -> Classification:
@@ -83,3 +89,19 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
     }
     assert (second["row"], second["text"], second["probability"]) == (3, "<b>", pytest.approx(0.7))
     assert most_wrong(found, 1) == [first]
+
+
+def test_copy_of_a_prepared_file_has_the_same_texts(tmp_path: Path) -> None:
+    """If all texts are in quotes, they are part of the texts only in files that `prepare` wrote."""
+    kind = KINDS["calibrated"]
+    run = make_run(tmp_path, kind)
+    path, copy = tmp_path / "data/test.tsv", tmp_path / "copy.tsv"
+    write_table(path, kind.cells, [[f'"{text}"' for text in TEXTS]], "\t")
+    manifest = {"tool": TOOL, "source": "", "labels": kind.labels.names, "options": {}}
+    (path.parent / MANIFEST).write_text(json.dumps(manifest | {"files": {path.name: sha256(path)}}))
+    copy.write_bytes(path.read_bytes())
+    found = [
+        predictions(EvalConfig(run=str(run.folder.path), file=str(tsv)), tsv, Notes())
+        for tsv in (path, copy)
+    ]
+    np.testing.assert_array_equal(found[0].store.token_ids, found[1].store.token_ids)
