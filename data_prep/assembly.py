@@ -75,7 +75,7 @@ def assemble(
     given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
-    kind = label_kind(source.train, rows, task, source.order, separator, config.labels_as_written)
+    kind = label_kind(source, rows, task, config.labels_as_written)
     for line in format_notes(kind, task, separator):
         note(f"{source.train.where}: {line}")
     if config.layout == "cola":

@@ -35,19 +35,19 @@ class LabelFormat:
     Args:
       separator: Separates the labels of a cell that is not a list. None if it is one label.
       lists: Whether cells contain lists. None if some cells of a column decide this for all.
-      flags: Whether cells contain 0 or 1 for each label.
+      flags: The number of labels if cells contain 0 or 1 for each of them, else 0.
     """
 
     separator: str | None = None
     lists: bool | None = None
-    flags: bool = False
+    flags: int = 0
 
     def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
         """Return the labels in each of the different cells of a column."""
         cells = list(cells)
         lists = any(map(is_list, cells)) if self.lists is None else self.lists
         labels = {cell: self._items(cell, lists) for cell in cells}
-        return {cell: _flagged(cell, own) for cell, own in labels.items()} if self.flags else labels
+        return {cell: self._flagged(cell, own) for cell, own in labels.items()}
 
     def _items(self, cell: str, lists: bool) -> list[str]:
         items = list_in(cell) if lists else None
@@ -55,12 +55,13 @@ class LabelFormat:
             return items
         return [cell] if self.separator is None else split(cell, self.separator)
 
-
-def _flagged(cell: str, items: Sequence[str]) -> list[str]:
-    """Return the positions of the items that are 1; the cell if some are neither 0 nor 1."""
-    if any(_switch(item) not in (0, 1) for item in items):
-        return [cell]
-    return [str(position) for position, item in enumerate(items) if _switch(item)]
+    def _flagged(self, cell: str, items: list[str]) -> list[str]:
+        """Return the positions of the items that are 1; the cell if the items are not flags."""
+        if not self.flags:
+            return items
+        if len(items) != self.flags or any(_switch(item) not in (0, 1) for item in items):
+            return [cell]
+        return [str(position) for position, item in enumerate(items) if _switch(item)]
 
 
 def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
@@ -71,10 +72,7 @@ def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
       classes: The number of known classes; 0 if it is unknown.
     """
     found = LabelFormat(lists=any(map(is_list, cells)) or None)
-    # Zeros and ones may also be separated without brackets.
-    separated = [] if found.lists else [LabelFormat(by) for by in (_DEFAULT, *_OTHERS)]
-    tried = [replace(one, flags=True) for one in (found, *separated) if _flags(one, cells, classes)]
-    return tried[0] if tried else found
+    return replace(found, flags=_flags(found, cells, classes))
 
 
 def set_format(
@@ -98,6 +96,11 @@ def set_format(
         fits = [by for by in _OTHERS if _separates(by, plain, find)]
         found = replace(found, separator=(fits or [separator])[0])
     return replace(found, flags=_flags(found, cells, classes))
+
+
+def has_separated_flags(cells: Collection[str]) -> bool:
+    """Return whether cells that are no lists look like 0 or 1 for each label, such as `0|1|1`."""
+    return any(_flags(LabelFormat(by, lists=False), cells, 0) for by in (_DEFAULT, *_OTHERS))
 
 
 def joined_labels(cells: Collection[str]) -> str | None:
@@ -162,8 +165,8 @@ def _switch(item: str) -> float | None:
     return _SWITCHES.get(item.lower(), finite_number(item))
 
 
-def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> bool:
-    """Return whether each cell contains 0 or 1 for each label.
+def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> int:
+    """Return the number of labels if each cell contains 0 or 1 for each of them, else 0.
 
     A list such as [0, 1] may also consist of two class numbers. Class numbers are not repeated, so
     a repeated one settles it, and so does a list of a length that is the number of classes.
@@ -171,12 +174,12 @@ def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> bool:
     labels = found.labels_in(cells)
     sizes = {len(items) for items in labels.values()}
     if len(sizes) != 1 or min(sizes) < 2:
-        return False
+        return 0
     if any(_switch(item) not in (0, 1) for items in labels.values() for item in items):
-        return False
+        return 0
     repeated = any(len({*map(_switch, items)}) < len(items) for items in labels.values())
     all_lists = bool(found.lists) and all(list_in(cell) is not None for cell in cells)
-    return repeated or (all_lists and classes in (0, *sizes))
+    return min(sizes) if repeated or (all_lists and classes in (0, *sizes)) else 0
 
 
 def _separates(
