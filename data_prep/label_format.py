@@ -8,6 +8,7 @@ one label applies, and the labels are named by their positions.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -25,6 +26,9 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUMPY_SCALAR = re.compile(r"np\.\w+\(([^()]*)\)")
+# Items in place of a missing label, if they are not quoted.
+_MISSING = frozenset({"None", "null", "nan", "NaN"})
+_EMPTY_SET = "set()"
 _SWITCHES = {"true": 1.0, "false": 0.0}
 
 
@@ -124,6 +128,8 @@ def split(cell: str, separator: str) -> list[str]:
 
 def list_in(cell: str) -> list[str] | None:
     """Return the items of the list that a cell contains, or None if it is not in brackets."""
+    if cell == _EMPTY_SET:
+        return []
     if len(cell) < 2 or _BRACKETS.get(cell[0]) != cell[-1]:
         return None
     inner, items, at = _NUMPY_SCALAR.sub(r"\1", cell[1:-1]).strip(), list[str](), 0
@@ -133,7 +139,8 @@ def list_in(cell: str) -> list[str] | None:
         found = _ITEM.match(inner, at)
         if found is None or (found["bare"] and not found["comma"] and found.end() < len(inner)):
             return None
-        items.append(found["bare"] or _unescaped(found["text"]))
+        bare = (found["bare"] or "").strip()
+        items += [] if bare in _MISSING else [bare or _unescaped(found["text"])]
         at = found.end()
     return [label for item in items if visible(label := item.strip())]
 
@@ -143,6 +150,8 @@ def is_list(cell: str) -> bool:
     items = list_in(cell)
     if items is None:
         return False
+    if cell == _EMPTY_SET:
+        return True
     is_quoted = "'" in cell or '"' in cell
     are_numbers = all(map(_is_number, items)) and (cell[0] == "[" or "," in cell)
     return is_quoted or are_numbers or (cell[0] == "[" and "," in cell)
@@ -152,13 +161,18 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     try:
-        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError:
-        return text
+        found = str(json.loads(f'"{text}"', strict=False))
+    except ValueError:  # Python has other escapes than JSON.
+        try:
+            found = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        except UnicodeDecodeError:
+            return text
+    # A character above U+FFFF may be written as two surrogates.
+    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _is_number(item: str) -> bool:
-    return item.lower() in _SWITCHES or finite_number(item) is not None
+    return _switch(item) is not None
 
 
 def _switch(item: str) -> float | None:
@@ -194,5 +208,6 @@ def _separates(
         return False
     if find:
         return 2 * sum(find(one) is not None for one in parts) > len(parts)
-    places = Counter(one for cell in cells for one in {*split(cell, separator)})
-    return 2 * sum(places[one] > 1 for one in parts) > len(parts)
+    folded = ({visible(one).casefold() for one in split(cell, separator)} for cell in cells)
+    places = Counter(one for own in folded for one in own)
+    return 2 * sum(places[visible(one).casefold()] > 1 for one in parts) > len(parts)

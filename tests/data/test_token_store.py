@@ -427,6 +427,11 @@ def test_lists_of_one_label_in_user_tables_are_classes(tmp_path: Path) -> None:
         numbers(several, LABELS)
 
 
+def test_scores_in_lists_of_one_are_scores(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.tsv", "[1.5]\tgood", "2\tbad")
+    assert numbers(table, Labels([], [], task="regression")) == [1.5, 2]
+
+
 @pytest.mark.parametrize(
     ("cells", "values", "expected"),
     [
@@ -438,8 +443,11 @@ def test_lists_in_a_folder_without_manifest_are_several_labels(
     tmp_path: Path, cells: list[str], values: list[str], expected: list[list[int]]
 ) -> None:
     train = write(tmp_path / "train.tsv", *(f"{cell}\tgood" for cell in cells))
-    labels = read_labels(tmp_path)
+    said: list[str] = []
+    labels = read_labels(tmp_path, None, said.append)
     assert (labels.task, labels.values) == ("multi-label", values)
+    assert said[0] == f"{train}: some rows have several labels, so the task is multi-label"
+    assert ("named by position, from 0" in said[-1]) == (values[0] == "0")
     store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
     assert store.labels.tolist() == expected
     write(tmp_path / "train.tsv", "a|b\tgood", "a\tbad", "b\tfood")

@@ -43,6 +43,14 @@ JOY_ANGER = ["joy", "anger"]
         ("[true, False]", ["true", "False"]),
         ("[]", []),
         ("[' ']", []),
+        ("set()", []),
+        ("['joy', None]", ["joy"]),
+        ('["joy", null, "null"]', ["joy", "null"]),
+        ("['joy', nan]", ["joy"]),
+        (
+            r'["\ud83d\ude00", "caf\u00e9", "a\/b", "\ud83d"]',
+            ["\U0001f600", "caf\u00e9", "a/b", "\ufffd"],
+        ),
     ],
 )
 def test_list_in_a_cell(cell: str, items: list[str]) -> None:
@@ -219,6 +227,28 @@ def test_other_separator_is_found_if_parts_recur(tmp_path: Path, separator: str)
     assert cells(result) == ["anger joy", "joy", "anger", "fear"]
     found = f"the labels of a row are separated by {separator.strip()!r}"
     assert said[-1] == f"{tmp_path / 'a.csv'}: {found}"
+
+
+def test_parts_that_recur_in_another_case_are_labels(tmp_path: Path) -> None:
+    labels = ["Joy, anger", "joy", "Anger", "fear"]
+    result = prepared(tmp_path, labels * 2, task="multi-label")
+    assert len(result.manifest["labels"]) == 3
+
+
+@pytest.mark.parametrize("task", [None, "multi-label"])
+def test_labels_of_fasttext_may_contain_any_separator(tmp_path: Path, task: str | None) -> None:
+    path, said = tmp_path / "a.txt", list[str]()
+    lines = ["__label__a", "__label__a|b __label__c", "__label__a,b __label__a", "__label__c"]
+    path.write_text("".join(f"{line} text {n}\n" for n, line in enumerate(lines * 3)))
+    result = run_on(path, said, task=task)
+    assert result.manifest["labels"] == ["a", "a,b", "a|b", "c"]
+    told = "some rows have several labels, so the task is multi-label"
+    assert any(told in line for line in said) == (task is None)
+
+
+def test_items_that_may_be_missing_values_are_noted(tmp_path: Path) -> None:
+    result = prepared(tmp_path, ["['joy', 'N/A']", "['joy']", "['N/A']", "['fear']"] * 2)
+    assert result.manifest["findings"]["missing_labels"] == {"training": {"N/A": 4}}
 
 
 def test_labels_with_commas_stay_whole_if_their_parts_do_not_recur(tmp_path: Path) -> None:
