@@ -13,7 +13,7 @@ from bertaccum.progress import Note, Progress, unheard
 from bertaccum.task_names import CLASSIFICATION, REGRESSION
 from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
 from data_prep.findings import findings, rows_to_keep
-from data_prep.label_findings import format_notes, spellings
+from data_prep.label_findings import format_notes, missing_labels, spellings
 from data_prep.label_kinds import LabelKind, label_cells, label_kind
 from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
@@ -75,8 +75,8 @@ def assemble(
     given = {name: gather(source.given[name], name, progress) for name in names}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
-    kind = label_kind(source.train, rows, task, source.order, separator, config.labels_as_written)
-    for line in format_notes(kind, task, separator):
+    kind = label_kind(source, rows, task, config.labels_as_written)
+    for line in format_notes(kind.format, kind.task, task, separator):
         note(f"{source.train.where}: {line}")
     if config.layout == "cola":
         _check_cola(rows, kind)
@@ -91,6 +91,7 @@ def assemble(
     shares = {"test": config.test_fraction, "dev": dev_fraction}
     splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
     found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    found["missing_labels"] = missing_labels(kind, {"training": rows} | given)
     found["spellings"] = spellings(kind, [rows, *given.values()])
     splits = {name: splits[name] for name in SPLITS if name in splits}
     return Assembled(splits, kind, found, dev_fraction)

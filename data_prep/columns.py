@@ -15,6 +15,7 @@ from bertaccum.settings import (
     delimiter_character,
     field_names,
 )
+from data_prep.header import FASTTEXT_PREFIX
 from data_prep.rows import LABEL_SEPARATOR, Row
 from data_prep.spellings import finite_number, number_remedy, visible
 
@@ -211,6 +212,8 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
         if len(names) == 1 and set(names[0]) & set(DELIMITERS.values()):
             header = f"which has only one column, {names[0][:200]!r}"
             remedy = "check `delimiter`"
+        if names[0].startswith(FASTTEXT_PREFIX):
+            remedy += "; in fastText's format, the first label must not contain ',', ';' or '|'"
         what = f"the column {column!r} of `{option}` {times} in the header, {header}"
         raise ConfigError(what, remedy, path=path)
     return names.index(column)

@@ -5,6 +5,7 @@ Source: fasttext.cc/docs/en/supervised-tutorial.html.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,10 @@ def is_fasttext(first_line: str) -> bool:
 def fasttext_rows(path: Path, reading: Reading) -> Iterator[Row]:
     """Yield the examples of a file in fastText's format; skip blank lines.
 
+    The labels of a line that has several, or may have, are a JSON list.
+
     Raises:
-      InputError: A line has no label, or several although each text has one class.
+      InputError: A line has no label.
     """
     for row, line in text_lines(path, reading.encoding):
         if line.strip():
@@ -43,12 +46,6 @@ def _label(line: str, reading: Reading, path: Path, row: int) -> str:
     if not labels:
         remedy = f"begin the line with {FASTTEXT_PREFIX} and a class, or delete it"
         raise InputError("has no label", remedy, path=path, row=row)
-    if len(labels) > 1 and not reading.several_labels:
-        what = f"has {len(labels)} labels ({', '.join(labels)[:80]})"
-        remedy = "keep one, or prepare the data with `task` multi-label"
-        raise InputError(what, remedy, path=path, row=row)
-    for label in labels:
-        if reading.several_labels and reading.label_separator in label:
-            what = f"the label {label!r} contains the separator {reading.label_separator!r}"
-            raise InputError(what, "choose another `label_separator`", path=path, row=row)
-    return reading.label_separator.join(labels)
+    # Labels may contain any separator.
+    several = len(labels) > 1 or reading.several_labels
+    return json.dumps(labels, ensure_ascii=False) if several else labels[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import pandas as pd
 
 from data_prep.rows import Rows
 
-_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5
 # The number of rows whose words are counted, evenly spaced over the training set.
@@ -65,8 +63,6 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
         such a text; `also_in_dev` likewise, if the source has its own dev set.
       - `empty`: for each set, the number of `rows` with an empty or blank text, and the number of
         the `first_row` among them.
-      - `missing_labels`: for each set, each label that may stand for a missing value, and the
-        number of rows with this label.
       - `estimated_tokens`: what `estimated_lengths` returned for the training set.
     """
     table = pd.DataFrame({"text": rows.texts, "label": cells, "number": rows.numbers}, dtype=object)
@@ -86,7 +82,6 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
         **({"also_in_dev": _shared(table["text"], given["dev"])} if "dev" in given else {}),
         "empty": {name: _empty(part) for name, part in sets.items() if part.empty},
         "estimated_tokens": estimated_lengths(rows.texts),
-        "missing_labels": {name: found for name, part in sets.items() if (found := _missing(part))},
     }
 
 
@@ -97,12 +92,6 @@ def _shared(texts: pd.Series, other: Rows | None) -> dict[str, int]:
 
 def _empty(rows: Rows) -> dict[str, int]:
     return {"rows": len(rows.empty), "first_row": rows.empty[0]}
-
-
-def _missing(rows: Rows) -> dict[str, int]:
-    counts = Counter(rows.codes)
-    labels = enumerate(rows.classes)
-    return {label: counts[code] for code, label in labels if label.casefold() in _MISSING}
 
 
 def estimated_lengths(texts: Sequence[bytes]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL
-from data_prep.label_format import class_format, joined_labels
+from data_prep.label_format import class_format, has_separated_flags, joined_labels
 from data_prep.spellings import finite_number
 
 
@@ -26,37 +26,38 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
       ConfigError: The cells look like scores, or like several labels without being lists.
     """
     labels = class_format(cells).labels_in(cells)
-    if any(len(own) > 1 for own in labels.values()):
+    every = [one for own in labels.values() for one in own]
+    if several := next((cell for cell, own in labels.items() if len(own) > 1), None):
+        if _fraction_in(every):
+            raise ConfigError(
+                f"lists such as {several[:80]!r} look like a probability for each class",
+                "write one class for each text, or pass `task` multi-label if these are labels",
+                path=where,
+            )
         return MULTI_LABEL
-    if joined := joined_labels([one for own in labels.values() for one in own]):
+    joined, reason = joined_labels(every), "most of their parts also occur alone"
+    if joined is None and has_separated_flags(every):
+        joined, reason = every[0], "all of their parts are 0 or 1"
+    if joined:
         raise ConfigError(
-            f"labels such as {joined[:80]!r} look like several labels, because most of their parts"
-            " also occur alone",
+            f"labels such as {joined[:80]!r} look like several labels, because {reason}",
             "pass `task` multi-label, or `task` classification if each is one class",
             path=where,
         )
-    refuse_scores([one for own in labels.values() for one in own], where)
-    return CLASSIFICATION
-
-
-def refuse_scores(labels: Iterable[str], where: str | Path) -> None:
-    """Check that the labels of a task that the user did not name look like classes.
-
-    Args:
-      labels: The different labels of the training rows.
-      where: The file or the name of the data set that contains them.
-
-    Raises:
-      ConfigError: All labels are finite numbers, and at least one is not a whole number.
-    """
-    numbers = {label: finite_number(label) for label in labels}
-    score = next((label for label, n in numbers.items() if n is not None and n % 1), None)
-    if score is not None and None not in numbers.values():
+    if score := _fraction_in(every):
         raise ConfigError(
             f"labels such as {score!r} look like scores",
             "pass `task` regression, or `task` classification if they are classes",
             path=where,
         )
+    return CLASSIFICATION
+
+
+def _fraction_in(labels: Iterable[str]) -> str | None:
+    """Return a label that is not a whole number if all labels are finite numbers, else None."""
+    numbers = {label: finite_number(label) for label in labels}
+    fractions = (label for label, number in numbers.items() if number is not None and number % 1)
+    return None if None in numbers.values() else next(fractions, None)
 
 
 def refuse_infinite(labels: Mapping[str, int], where: str | Path) -> None:

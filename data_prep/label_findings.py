@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from bertaccum.task_names import MULTI_LABEL
+from data_prep.label_format import LabelFormat
 from data_prep.label_kinds import LabelKind, label_counts
-from data_prep.rows import Rows
+from data_prep.rows import LABEL_SEPARATOR, Rows
 from data_prep.spellings import has_stray
 
+_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 
-def format_notes(kind: LabelKind, task: str | None, separator: str) -> Iterator[str]:
-    """Yield sentences about the label column that the user's options do not say."""
-    if kind.task == MULTI_LABEL != task:
+
+def format_notes(
+    found: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
+) -> Iterator[str]:
+    """Yield sentences about the label column that the user's options do not say.
+
+    Args:
+      found: How cells contain labels.
+      kind: The kind of task of the labels.
+      task: The kind of task that the user wants, or None.
+      separator: The separator that the user wants.
+    """
+    if kind == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
-    if kind.format.flags:
+    if found.flags:
         yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
-    elif kind.format.separator not in (None, separator):
-        yield f"the labels of a row are separated by {kind.format.separator!r}"
+    elif found.separator not in (None, separator):
+        yield f"the labels of a row are separated by {found.separator!r}"
+
+
+def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict[str, int]]:
+    """Return, by part, each label that may stand for a missing value and its number of rows."""
+    counts = {name: label_counts(kind.format.labels_in(p.classes), p) for name, p in parts.items()}
+    found = {
+        name: {label: count for label, count in own.items() if label.casefold() in _MISSING}
+        for name, own in counts.items()
+    }
+    return {name: own for name, own in found.items() if own}
 
 
 def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:

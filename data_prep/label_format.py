@@ -8,6 +8,7 @@ one label applies, and the labels are named by their positions.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -25,6 +26,9 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUMPY_SCALAR = re.compile(r"np\.\w+\(([^()]*)\)")
+# Items in place of a missing label, if they are not quoted.
+_MISSING = frozenset({"None", "null", "nan", "NaN"})
+_EMPTY_SET = "set()"
 _SWITCHES = {"true": 1.0, "false": 0.0}
 
 
@@ -35,19 +39,19 @@ class LabelFormat:
     Args:
       separator: Separates the labels of a cell that is not a list. None if it is one label.
       lists: Whether cells contain lists. None if some cells of a column decide this for all.
-      flags: Whether cells contain 0 or 1 for each label.
+      flags: The number of labels if cells contain 0 or 1 for each of them, else 0.
     """
 
     separator: str | None = None
     lists: bool | None = None
-    flags: bool = False
+    flags: int = 0
 
     def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
         """Return the labels in each of the different cells of a column."""
         cells = list(cells)
         lists = any(map(is_list, cells)) if self.lists is None else self.lists
         labels = {cell: self._items(cell, lists) for cell in cells}
-        return {cell: _flagged(cell, own) for cell, own in labels.items()} if self.flags else labels
+        return {cell: self._flagged(cell, own) for cell, own in labels.items()}
 
     def _items(self, cell: str, lists: bool) -> list[str]:
         items = list_in(cell) if lists else None
@@ -55,12 +59,13 @@ class LabelFormat:
             return items
         return [cell] if self.separator is None else split(cell, self.separator)
 
-
-def _flagged(cell: str, items: Sequence[str]) -> list[str]:
-    """Return the positions of the items that are 1; the cell if some are neither 0 nor 1."""
-    if any(_switch(item) not in (0, 1) for item in items):
-        return [cell]
-    return [str(position) for position, item in enumerate(items) if _switch(item)]
+    def _flagged(self, cell: str, items: list[str]) -> list[str]:
+        """Return the positions of the items that are 1; the cell if the items are not flags."""
+        if not self.flags:
+            return items
+        if len(items) != self.flags or any(_switch(item) not in (0, 1) for item in items):
+            return [cell]
+        return [str(position) for position, item in enumerate(items) if _switch(item)]
 
 
 def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
@@ -71,10 +76,7 @@ def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
       classes: The number of known classes; 0 if it is unknown.
     """
     found = LabelFormat(lists=any(map(is_list, cells)) or None)
-    # Zeros and ones may also be separated without brackets.
-    separated = [] if found.lists else [LabelFormat(by) for by in (_DEFAULT, *_OTHERS)]
-    tried = [replace(one, flags=True) for one in (found, *separated) if _flags(one, cells, classes)]
-    return tried[0] if tried else found
+    return replace(found, flags=_flags(found, cells, classes))
 
 
 def set_format(
@@ -100,6 +102,11 @@ def set_format(
     return replace(found, flags=_flags(found, cells, classes))
 
 
+def has_separated_flags(cells: Collection[str]) -> bool:
+    """Return whether cells that are no lists look like 0 or 1 for each label, such as `0|1|1`."""
+    return any(_flags(LabelFormat(by, lists=False), cells, 0) for by in (_DEFAULT, *_OTHERS))
+
+
 def joined_labels(cells: Collection[str]) -> str | None:
     """Return a cell that looks like several labels, because most of its parts also occur alone.
 
@@ -121,6 +128,8 @@ def split(cell: str, separator: str) -> list[str]:
 
 def list_in(cell: str) -> list[str] | None:
     """Return the items of the list that a cell contains, or None if it is not in brackets."""
+    if cell == _EMPTY_SET:
+        return []
     if len(cell) < 2 or _BRACKETS.get(cell[0]) != cell[-1]:
         return None
     inner, items, at = _NUMPY_SCALAR.sub(r"\1", cell[1:-1]).strip(), list[str](), 0
@@ -130,7 +139,8 @@ def list_in(cell: str) -> list[str] | None:
         found = _ITEM.match(inner, at)
         if found is None or (found["bare"] and not found["comma"] and found.end() < len(inner)):
             return None
-        items.append(found["bare"] or _unescaped(found["text"]))
+        bare = (found["bare"] or "").strip()
+        items += [] if bare in _MISSING else [bare or _unescaped(found["text"])]
         at = found.end()
     return [label for item in items if visible(label := item.strip())]
 
@@ -140,6 +150,8 @@ def is_list(cell: str) -> bool:
     items = list_in(cell)
     if items is None:
         return False
+    if cell == _EMPTY_SET:
+        return True
     is_quoted = "'" in cell or '"' in cell
     are_numbers = all(map(_is_number, items)) and (cell[0] == "[" or "," in cell)
     return is_quoted or are_numbers or (cell[0] == "[" and "," in cell)
@@ -149,21 +161,26 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     try:
-        return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError:
-        return text
+        found = str(json.loads(f'"{text}"', strict=False))
+    except ValueError:  # Python has other escapes than JSON.
+        try:
+            found = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+        except UnicodeDecodeError:
+            return text
+    # A character above U+FFFF may be written as two surrogates.
+    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _is_number(item: str) -> bool:
-    return item.lower() in _SWITCHES or finite_number(item) is not None
+    return _switch(item) is not None
 
 
 def _switch(item: str) -> float | None:
     return _SWITCHES.get(item.lower(), finite_number(item))
 
 
-def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> bool:
-    """Return whether each cell contains 0 or 1 for each label.
+def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> int:
+    """Return the number of labels if each cell contains 0 or 1 for each of them, else 0.
 
     A list such as [0, 1] may also consist of two class numbers. Class numbers are not repeated, so
     a repeated one settles it, and so does a list of a length that is the number of classes.
@@ -171,12 +188,12 @@ def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> bool:
     labels = found.labels_in(cells)
     sizes = {len(items) for items in labels.values()}
     if len(sizes) != 1 or min(sizes) < 2:
-        return False
+        return 0
     if any(_switch(item) not in (0, 1) for items in labels.values() for item in items):
-        return False
+        return 0
     repeated = any(len({*map(_switch, items)}) < len(items) for items in labels.values())
     all_lists = bool(found.lists) and all(list_in(cell) is not None for cell in cells)
-    return repeated or (all_lists and classes in (0, *sizes))
+    return min(sizes) if repeated or (all_lists and classes in (0, *sizes)) else 0
 
 
 def _separates(
@@ -191,5 +208,6 @@ def _separates(
         return False
     if find:
         return 2 * sum(find(one) is not None for one in parts) > len(parts)
-    places = Counter(one for cell in cells for one in {*split(cell, separator)})
-    return 2 * sum(places[one] > 1 for one in parts) > len(parts)
+    folded = ({visible(one).casefold() for one in split(cell, separator)} for cell in cells)
+    places = Counter(one for own in folded for one in own)
+    return 2 * sum(places[visible(one).casefold()] > 1 for one in parts) > len(parts)

@@ -10,44 +10,32 @@ import numpy as np
 
 from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.label_checks import likely_task, refuse_infinite, refuse_scores
+from data_prep.label_checks import likely_task, refuse_infinite
 from data_prep.label_format import LabelFormat, class_format, set_format
-from data_prep.rows import LABEL_SEPARATOR, Part, Rows
+from data_prep.rows import LABEL_SEPARATOR, Part, Rows, Source
 from data_prep.spellings import class_finder, finite_number, merged, number_remedy
 
 
-def label_kind(
-    part: Part,
-    rows: Rows,
-    task: str | None,
-    order: Sequence[str],
-    separator: str,
-    as_written: bool = False,
-) -> LabelKind:
+def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
     """Return the labels of the training rows.
 
     Args:
-      part: The source of the training rows.
+      source: The source. If it has no `order`, labels are sorted: by value if all are integers,
+        otherwise as strings.
       rows: The training rows.
       task: The kind of task. None means what the labels suit; see `likely_task`.
-      order: Source labels in the order of the class numbers. If it is empty, they are sorted: by
-        value if all are integers, otherwise as strings.
-      separator: Separates the labels of a row in a multi-label task.
-      as_written: Whether different spellings are different classes; see `spellings.merged`. In
-        classification, a list is then a class as well.
+      as_written: Whether different spellings are different classes; see `spellings.merged`.
 
     Raises:
       ConfigError: `task` is None and the labels look like scores, or like several labels.
       InputError: The training rows have only one class, one score or one label.
     """
-    if task is None and as_written:
-        refuse_scores(rows.classes, part.where)
-    elif task is None:
-        task = likely_task(rows.classes, part.where)
+    if task is None:
+        task = likely_task(rows.classes, source.train.where)
     if task == REGRESSION:
-        return _Scores(part, rows)
+        return _Scores(source.train, rows)
     kind = _LabelSets if task == MULTI_LABEL else _Classes
-    return kind(part, rows, order, separator, as_written)
+    return kind(source, rows, as_written or source.joined or bool(source.order))
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
@@ -110,11 +98,9 @@ class _Classes:
 
     task = CLASSIFICATION
 
-    def __init__(
-        self, part: Part, rows: Rows, order: Sequence[str], _: str, as_written: bool
-    ) -> None:
-        as_written = as_written or bool(order)
-        self.format = LabelFormat(lists=False) if as_written else class_format(rows.classes)
+    def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
+        order, part = source.order, source.train
+        self.format = LabelFormat(lists=False) if order else class_format(rows.classes)
         labels = self.format.labels_in(rows.classes)
         _refuse_infinite(labels, rows, part)
         names = _class_names(labels, rows, as_written)
@@ -141,7 +127,9 @@ class _Classes:
         """
         if len(labels) != 1:
             several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
-            remedy = "pass `task` multi-label, or delete the row"
+            remedy = (
+                "write one class or delete the row; pass `task` multi-label if any number may apply"
+            )
             raise InputError(f"has {several}", remedy, path=part.where, row=row)
         name = self.find(labels[0])
         if name is None:
@@ -208,11 +196,10 @@ class _LabelSets:
 
     task = MULTI_LABEL
 
-    def __init__(
-        self, part: Part, rows: Rows, order: Sequence[str], separator: str, as_written: bool
-    ) -> None:
-        as_written = as_written or bool(order)
-        self.format = set_format(rows.classes, separator)
+    def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
+        order, part, by = source.order, source.train, source.separator
+        joined = LabelFormat(by, lists=False)
+        self.format = joined if source.joined else set_format(rows.classes, by)
         labels = self.format.labels_in(rows.classes)
         names = _class_names(labels, rows, as_written)
         if len(names) < 2:

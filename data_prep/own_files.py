@@ -45,6 +45,7 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
         given={"test": _part(test, _for_test_file(config), note, of_test=True)} if test else {},
         task=MULTI_LABEL if config.label_columns else None,
         separator=config.label_separator,
+        joined=bool(config.label_columns),
     )
 
 

@@ -72,6 +72,8 @@ class Source:
       order: Source labels in the order of the class numbers. If it is empty, the labels of the
         training rows are sorted.
       separator: Separates the labels of a row in a multi-label task.
+      joined: Whether the source joined the labels of each row itself. A label is then never a list,
+        and never another spelling of one.
       facts: Further entries of the manifest.
     """
 
@@ -82,6 +84,7 @@ class Source:
     task: str | None = None
     order: Sequence[str] = ()
     separator: str = LABEL_SEPARATOR
+    joined: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Mapping
 
 # Characters without a glyph. The tags U+E0020 to U+E007F are not among them, because they tell some
 # flags apart.
@@ -25,7 +24,7 @@ _GROUPED = re.compile(
     re.ASCII,
 )
 _NAMED = 5
-_WHOLE = re.compile(r"([-+]?(?:0|[1-9][0-9]*))\.0+\Z")
+_WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 
 
 def finite_number(text: str) -> float | None:
@@ -82,20 +81,25 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
     """Map each label to the most frequent spelling of its class.
 
     Two labels are one class if they differ only in case, in invisible characters and spaces, or in
-    their Unicode form, or if they are the same number. The number `1` is the same as `1.0`, and, if
-    all labels are numbers, `1.1` is the same as `1.10`, unlike in a list of versions such as 2.0.1.
+    their Unicode form, or if they are the same whole number, such as `1`, `1.0` and `+1`. Codes
+    such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes.
 
     Args:
       counts: The number of rows with each label.
 
     Returns:
-      The name of each label's class. Of two spellings that are equally frequent, the first in
-      sorted order is the name.
+      The name of each label's class. Of spellings that are equally frequent, the name is one in the
+      form NFC, without stray characters, and the shortest of them.
     """
-    key, classes = _key_of(counts), dict[Hashable, list[str]]()
+    classes = dict[str, list[str]]()
     for label in sorted(counts):
-        classes.setdefault(key(label), []).append(label)
-    names = {found: max(labels, key=lambda one: counts[one]) for found, labels in classes.items()}
+        classes.setdefault(_key(label), []).append(label)
+
+    def preference(label: str) -> tuple[int, bool, bool, int]:
+        is_usual = unicodedata.is_normalized("NFC", label)
+        return counts[label], is_usual, not has_stray(label), -len(label)
+
+    names = {found: max(labels, key=preference) for found, labels in classes.items()}
     return {label: names[found] for found, labels in classes.items() for label in labels}
 
 
@@ -110,29 +114,23 @@ def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[st
       A function of a label that returns the name of its class: the same spelling, or else the only
       class with another spelling of it, or else None.
     """
-    exact, classes = set(names), dict[Hashable, list[str]]()
-    key = _key_of(exact)
+    exact, classes = set(names), dict[str, list[str]]()
     for name in exact:
-        classes.setdefault(key(name), []).append(name)
+        classes.setdefault(_key(name), []).append(name)
 
     def find(label: str) -> str | None:
         if label in exact:
             return label
-        found = [] if as_written else classes.get(key(label), [])
+        found = [] if as_written else classes.get(_key(label), [])
         return found[0] if len(found) == 1 else None
 
     return find
 
 
-def spelled_classes(labels: Iterable[str], *names: Iterable[str]) -> dict[str, str]:
-    """Map each label to the class that it spells, or to itself.
-
-    Args:
-      labels: The labels.
-      names: Lists of class names; the first list with such a class counts.
-    """
-    finders = [class_finder(known) for known in names]
-    return {label: next(filter(None, (find(label) for find in finders)), label) for label in labels}
+def spelled_classes(labels: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    """Map each label to the one of the classes `names` that it spells, or to itself."""
+    find = class_finder(names)
+    return {label: find(label) or label for label in labels}
 
 
 def respelled(classes: Mapping[str, str]) -> str:
@@ -142,15 +140,8 @@ def respelled(classes: Mapping[str, str]) -> str:
     return listed + (f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else "")
 
 
-def _key_of(labels: Iterable[str]) -> Callable[[str], Hashable]:
-    """Return a function whose results are equal for different spellings of a label."""
-    are_numbers = all(finite_number(visible(label)) is not None for label in labels)
-
-    def key(label: str) -> Hashable:
-        plain = visible(label)
-        if are_numbers and finite_number(plain) is not None:
-            return Decimal(plain)  # Unlike floats, these tell large numbers apart.
-        whole = _WHOLE.match(plain)
-        return whole[1] if whole else unicodedata.normalize("NFC", plain.casefold())
-
-    return key
+def _key(label: str) -> str:
+    """Return a text that is equal for different spellings of a label."""
+    plain = visible(label)
+    whole = _WHOLE.match(plain)
+    return whole[1] if whole else unicodedata.normalize("NFC", plain.casefold())

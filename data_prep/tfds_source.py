@@ -60,6 +60,7 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
         task=_task(builder, chosen),
         order=() if chosen.kind == FLAGS else chosen.names,
         separator=SEPARATOR,
+        joined=chosen.kind in (SEVERAL, FLAGS),
         facts=_glue_facts(builder, chosen),
     )
 

@@ -27,7 +27,7 @@ from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
 from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
 from data_prep.manifest import is_prepared
-from data_prep.spellings import respelled, spelled_classes
+from data_prep.spellings import class_finder, respelled, spelled_classes
 from data_prep.tsv import read_tsv
 
 # The texts of some rows and, for pairs, their second texts.
@@ -117,15 +117,15 @@ def store_of_table(
     store = store_of(_texts(path, table, labels.pairs), tokenizer)
     cells = set(label_column(path, table))
     written = {label for own in task.parts(cells, separator).values() for label in own}
-    classes = spelled_classes(written, labels.names, labels.values)
-    if others := respelled(classes):
-        note(f"{path}: reads the labels {others}")
     if form is None and original is not None:
         form = NUMBERS
         if labels.names != labels.values:
             note(f"{path}: is a copy of {original}, so its labels are class numbers")
     elif form is None:
-        form = NUMBERS if is_prepared(path) else _form(path, set(classes.values()), labels, note)
+        form = NUMBERS if is_prepared(path) else _form(path, written, labels, note)
+    known = labels.names if form == NAMES else labels.values
+    if others := respelled(spelled_classes(written, known)):
+        note(f"{path}: reads the labels {others}")
     encoded = task.encode(path, table, separator, form == NAMES)
     return dataclasses.replace(store, labels=encoded)
 
@@ -133,17 +133,19 @@ def store_of_table(
 def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str:
     """Return whether the labels found in a user's table are names or numbers of classes.
 
-    They decide only if no class has a name that is the number of another class. Otherwise, the
+    They decide only if no class has a name that spells the number of another class. Otherwise, the
     answer would depend on the rows of the table.
     """
-    if labels.names != labels.values and not set(labels.names).isdisjoint(labels.values):
+    by_name, by_number = class_finder(labels.names), class_finder(labels.values)
+    numbers = map(by_number, labels.names)
+    if any(n not in (None, own) for n, own in zip(numbers, labels.values, strict=True)):
         note(
             f"{path}: its labels are read as class names, which are also class numbers; pass"
             " `label_form` numbers if they are class numbers"
         )
         return NAMES
     # Unknown labels among names are an error that lists the names.
-    are_names = set(found) <= set(labels.names) or set(found).isdisjoint(labels.values)
+    are_names = all(map(by_name, found)) or not any(map(by_number, found))
     return NAMES if are_names else NUMBERS
 
 

@@ -39,7 +39,11 @@ class Classification:
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         """Return the label in each cell; see `Task.parts`."""
         labels = class_format(cells, len(self.labels.values)).labels_in(cells)
-        return {cell: own if len(own) == 1 else [cell] for cell, own in labels.items()}
+        find = self.labels.finder()
+        return {
+            cell: own if len(own) == 1 and not find(cell) else [cell]
+            for cell, own in labels.items()
+        }
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

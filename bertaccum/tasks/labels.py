@@ -57,6 +57,11 @@ class Labels:
         """The number of outputs of the head: one for each class, or one for a regression."""
         return len(self.values) or 1
 
+    def finder(self) -> Callable[[str], str | None]:
+        """Return a function that finds the name or the number of the class that a label spells."""
+        by_name, by_number = class_finder(self.names), class_finder(self.values)
+        return lambda label: by_name(label) or by_number(label)
+
     @staticmethod
     def numbered(classes: int) -> Labels:
         """Return the labels of a classification whose class names are 0, 1, and so on."""
@@ -114,8 +119,10 @@ def class_numbers(
             name = find(label)
             if name is None:
                 row = int(table["row"][column == cell].iloc[0])
-                what = f"label {label!r} is unknown"
-                raise InputError(what, f"use one of {listed}", path=tsv, row=row)
+                what, remedy = f"label {label!r} is unknown", f"use one of {listed}"
+                if by_name and class_finder(labels.values)(label):
+                    remedy += "; or pass `label_form` numbers if it is a class number"
+                raise InputError(what, remedy, path=tsv, row=row)
             found[cell].append(numbers[name])
     return [found[cell] for cell in column]
 

@@ -18,7 +18,6 @@ from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.label_format import set_format
-from data_prep.spellings import class_finder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,9 +39,9 @@ class MultiLabel:
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         """Return the labels in each cell, such as `a|b`; a lone separator means no label."""
-        known = [*self.labels.names, *self.labels.values]
-        find = class_finder(known) if known else None
-        return set_format(cells, separator, len(self.labels.values), find).labels_in(cells)
+        find, classes = self.labels.finder(), len(self.labels.values)
+        found = set_format(cells, separator, classes, find if classes else None)
+        return {cell: [cell] if find(cell) else own for cell, own in found.labels_in(cells).items()}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.progress import Note, unheard
-from bertaccum.task_names import CLASSIFICATION, REGRESSION, TASKS
+from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.columns import PAIR
 from data_prep.label_checks import likely_task, refuse_infinite
+from data_prep.label_findings import format_notes
+from data_prep.label_format import class_format, set_format
 from data_prep.manifest import MANIFEST, read_manifest
 from data_prep.spellings import merged, respelled
 from data_prep.table import read_rows
@@ -58,6 +60,9 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     column = label_column(train, table)
     rows = dict(zip(column, map(int, table["row"]), strict=True))
     kind = task or likely_task(rows.keys(), train)
+    found = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
+    for line in format_notes(found, kind, task):
+        note(f"{train}: {line}")
     parts = make_task(Labels([], [], task=kind)).parts(rows)
     refuse_infinite({label: row for cell, row in rows.items() for label in parts[cell]}, train)
     classes = merged(Counter(label for cell in column for label in parts[cell]))

@@ -18,6 +18,7 @@ from bertaccum.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.label_format import LabelFormat
 from data_prep.spellings import finite_number, number_remedy
 
 if TYPE_CHECKING:
@@ -153,13 +154,15 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
     Raises:
       InputError: The table has no labels, or one that is not a finite number.
     """
-    found = []
-    for cell, row in zip(label_column(tsv, table), table["row"], strict=True):
-        number = finite_number(cell)
+    found, column = [], label_column(tsv, table)
+    labels = LabelFormat().labels_in(set(column))
+    for cell, row in zip(column, table["row"], strict=True):
+        label = ", ".join(labels[cell])
+        number = finite_number(label)
         if number is None:
-            remedy = number_remedy(cell)
+            remedy = number_remedy(label)
             raise InputError(
-                f"label {cell!r} is not a finite number",
+                f"label {label!r} is not a finite number",
                 f"correct it: {remedy}" if remedy else "correct it or delete the row",
                 path=tsv,
                 row=int(row),

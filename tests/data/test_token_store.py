@@ -311,13 +311,41 @@ def test_ambiguous_labels_are_names_whatever_rows_a_table_has(tmp_path: Path) ->
         assert numbers(table, STARS, said, form="names") == classes
         assert said == []
     table = write(tmp_path / "a.tsv", "0\tgood", "2\tbad")
-    with pytest.raises(InputError, match=r"row 2: label '0' is unknown; use one of 1, 2, 3$"):
+    with pytest.raises(InputError, match=r"row 2: .* 1, 2, 3; or pass `label_form` numbers"):
         numbers(table, STARS)
     assert numbers(table, STARS, form="numbers") == [0, 2]
     sets = Labels(STARS.values, STARS.names, task="multi-label")
     table = write(tmp_path / "a.tsv", "1|2\tgood", "|\tbad")
     assert numbers(table, sets) == [[1, 1, 0], [0, 0, 0]]
     assert numbers(table, sets, form="numbers") == [[0, 1, 1], [0, 0, 0]]
+
+
+def test_names_that_spell_numbers_of_other_classes_are_ambiguous(tmp_path: Path) -> None:
+    floats = Labels(["0", "1"], ["1.0", "2.0"])
+    said: list[str] = []
+    assert numbers(write(tmp_path / "a.tsv", "1\tgood", "2\tbad"), floats, said) == [0, 1]
+    assert "are read as class names" in said[0] and "reads the labels '1' as '1.0'" in said[1]
+    table = write(tmp_path / "b.tsv", "0\tgood", "1\tbad")
+    with pytest.raises(InputError, match=r"row 2: label '0' is unknown; .* `label_form` numbers"):
+        numbers(table, floats)
+    said.clear()
+    assert numbers(table, floats, said, form="numbers") == [0, 1]
+    assert said == []
+
+
+def test_names_that_are_their_own_numbers_are_not_ambiguous(tmp_path: Path) -> None:
+    labels, said = Labels(["0", "1", "2"], ["0", "1", "other"]), list[str]()
+    assert numbers(write(tmp_path / "a.tsv", "0\tgood", "2\tbad"), labels, said) == [0, 2]
+    assert numbers(write(tmp_path / "b.tsv", "1\tgood", "other\tbad"), labels, said) == [1, 2]
+    assert said == []
+
+
+def test_cell_that_is_the_name_of_a_class_is_no_list(tmp_path: Path) -> None:
+    one = Labels(["0", "1"], ["0|1", "[a, b]"])
+    table = write(tmp_path / "a.tsv", "0|1\tgood", "[a, b]\tbad")
+    assert numbers(table, one) == [0, 1]
+    several = dataclasses.replace(one, task="multi-label")
+    assert numbers(table, several, separator=";") == [[1, 0], [0, 1]]
 
 
 def test_files_of_prepare_and_their_copies_have_class_numbers(tmp_path: Path) -> None:
@@ -399,6 +427,11 @@ def test_lists_of_one_label_in_user_tables_are_classes(tmp_path: Path) -> None:
         numbers(several, LABELS)
 
 
+def test_scores_in_lists_of_one_are_scores(tmp_path: Path) -> None:
+    table = write(tmp_path / "a.tsv", "[1.5]\tgood", "2\tbad")
+    assert numbers(table, Labels([], [], task="regression")) == [1.5, 2]
+
+
 @pytest.mark.parametrize(
     ("cells", "values", "expected"),
     [
@@ -410,8 +443,11 @@ def test_lists_in_a_folder_without_manifest_are_several_labels(
     tmp_path: Path, cells: list[str], values: list[str], expected: list[list[int]]
 ) -> None:
     train = write(tmp_path / "train.tsv", *(f"{cell}\tgood" for cell in cells))
-    labels = read_labels(tmp_path)
+    said: list[str] = []
+    labels = read_labels(tmp_path, None, said.append)
     assert (labels.task, labels.values) == ("multi-label", values)
+    assert said[0] == f"{train}: some rows have several labels, so the task is multi-label"
+    assert ("named by position, from 0" in said[-1]) == (values[0] == "0")
     store = open_store(train, make_task(labels), Tokenization(Vocabulary(WORDS), 8), silent)
     assert store.labels.tolist() == expected
     write(tmp_path / "train.tsv", "a|b\tgood", "a\tbad", "b\tfood")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,14 @@ JOY_ANGER = ["joy", "anger"]
         ("[true, False]", ["true", "False"]),
         ("[]", []),
         ("[' ']", []),
+        ("set()", []),
+        ("['joy', None]", ["joy"]),
+        ('["joy", null, "null"]', ["joy", "null"]),
+        ("['joy', nan]", ["joy"]),
+        (
+            r'["\ud83d\ude00", "caf\u00e9", "a\/b", "\ud83d"]',
+            ["\U0001f600", "caf\u00e9", "a/b", "\ufffd"],
+        ),
     ],
 )
 def test_list_in_a_cell(cell: str, items: list[str]) -> None:
@@ -126,8 +135,6 @@ def test_lists_of_one_label_are_classes(tmp_path: Path, labels: list[Any]) -> No
         (["[0, 1, 1]", "[1, 0, 0]", "[0, 0, 0]"], ["1 2", "0", ""], "multi-label"),
         (["[0 1 1]", "[1 0 0]", "[0 0 0]"], ["1 2", "0", ""], "multi-label"),
         ([[0, 1.0, True], [1, 0, 0], [0, 0, 0]], ["1 2", "0", ""], "multi-label"),
-        (["0|1|1", "1|0|0", "0|0|0"], ["1 2", "0", ""], "multi-label"),
-        (["0 1 1", "1 0 0", "0 0 0"], ["1 2", "0", ""], "multi-label"),
         (["[1, 1]", "[1, 0]", "[0, 1]"], ["0 1", "0", "1"], "multi-label"),
         ([[0, 1, 0], [1, 0, 0], [0, 0, 1]], ["1", "0", "2"], "classification"),
         (["[0, 1]", "[1, 0]", "[0, 1]"], ["1", "0", "1"], "classification"),
@@ -143,6 +150,22 @@ def test_zeros_and_ones_and_class_numbers(
     result = prepared(tmp_path, labels * 2)
     assert cells(result) == expected * 2
     assert result.manifest["task"] == task
+
+
+@pytest.mark.parametrize("labels", [["0|1|1", "1|0|0"], ["0 1 1", "1 0 0"], ["0/1", "1/1"]])
+def test_zeros_and_ones_without_brackets_are_a_question(tmp_path: Path, labels: list[str]) -> None:
+    with pytest.raises(ConfigError, match="because all of their parts are 0 or 1; pass `task` mul"):
+        prepared(tmp_path, labels * 3)
+    classes = prepared(tmp_path, labels * 3, task="classification").manifest["labels"]
+    assert classes == sorted(labels)
+
+
+@pytest.mark.parametrize("cells", [["0|1|1", "1|0|0"], ["0 1 1", "1 0 0"]])
+def test_zeros_and_ones_without_brackets_are_labels_on_request(
+    tmp_path: Path, cells: list[str]
+) -> None:
+    result = prepared(tmp_path, cells * 3, task="multi-label")
+    assert result.manifest["labels"] == ["0", "1", "2"]
 
 
 def test_two_class_numbers_are_not_zeros_and_ones(tmp_path: Path) -> None:
@@ -162,6 +185,34 @@ def test_test_rows_may_be_lists_if_training_rows_are_not(tmp_path: Path) -> None
     assert read_tsv(result.folder / "test.tsv")["label"].tolist() == ["1", "0"]
 
 
+@pytest.mark.parametrize("cell", ["[1]", "[0, 1]", "[0, 1, 1, 0]"])
+@pytest.mark.parametrize("task", [None, "multi-label"])
+def test_zeros_and_ones_of_another_number_are_an_unknown_label(
+    tmp_path: Path, cell: str, task: str | None
+) -> None:
+    (tmp_path / "test.csv").write_text(f'label,text\n"{cell}",x\n')
+    labels = [[1, 0, 1], [0, 1, 0], [0, 0, 1]] if task else [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    with pytest.raises(InputError, match=rf"row 2: the label '{re.escape(cell)}' does not occur"):
+        prepared(tmp_path, labels * 2, task=task, test_file=tmp_path / "test.csv")
+
+
+def test_label_that_is_named_by_position_is_found_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("label,text\n1,x\n0,y\n2,z\n")
+    labels = [[1, 0, 0], [0, 1, 0], [0, 0, 1]] * 2
+    result = prepared(tmp_path, labels, test_file=tmp_path / "test.csv")
+    assert read_tsv(result.folder / "test.tsv")["label"].tolist() == ["1", "0", "2"]
+
+
+def test_lists_of_probabilities_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lists such as '\[0.2 0.8\]' look like a probability"):
+        prepared(tmp_path, ["[0.2 0.8]", "[0.9 0.1]", "[1 0]"])
+
+
+def test_lists_are_no_classes_even_if_labels_are_kept_as_written(tmp_path: Path) -> None:
+    result = prepared(tmp_path, [["Joy"], ["joy"], ["Anger"]] * 3, labels_as_written=True)
+    assert result.manifest["labels"] == ["Anger", "Joy", "joy"]
+
+
 def test_list_with_other_numbers_is_an_unknown_label(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text('label,text\n"[0, 1, 1]",x\n"[0, 3, 0]",y\n')
     labels = ["[0, 1, 1]", "[1, 0, 0]"] * 3
@@ -176,6 +227,28 @@ def test_other_separator_is_found_if_parts_recur(tmp_path: Path, separator: str)
     assert cells(result) == ["anger joy", "joy", "anger", "fear"]
     found = f"the labels of a row are separated by {separator.strip()!r}"
     assert said[-1] == f"{tmp_path / 'a.csv'}: {found}"
+
+
+def test_parts_that_recur_in_another_case_are_labels(tmp_path: Path) -> None:
+    labels = ["Joy, anger", "joy", "Anger", "fear"]
+    result = prepared(tmp_path, labels * 2, task="multi-label")
+    assert len(result.manifest["labels"]) == 3
+
+
+@pytest.mark.parametrize("task", [None, "multi-label"])
+def test_labels_of_fasttext_may_contain_any_separator(tmp_path: Path, task: str | None) -> None:
+    path, said = tmp_path / "a.txt", list[str]()
+    lines = ["__label__a", "__label__a|b __label__c", "__label__a,b __label__a", "__label__c"]
+    path.write_text("".join(f"{line} text {n}\n" for n, line in enumerate(lines * 3)))
+    result = run_on(path, said, task=task)
+    assert result.manifest["labels"] == ["a", "a,b", "a|b", "c"]
+    told = "some rows have several labels, so the task is multi-label"
+    assert any(told in line for line in said) == (task is None)
+
+
+def test_items_that_may_be_missing_values_are_noted(tmp_path: Path) -> None:
+    result = prepared(tmp_path, ["['joy', 'N/A']", "['joy']", "['N/A']", "['fear']"] * 2)
+    assert result.manifest["findings"]["missing_labels"] == {"training": {"N/A": 4}}
 
 
 def test_labels_with_commas_stay_whole_if_their_parts_do_not_recur(tmp_path: Path) -> None:
@@ -193,19 +266,16 @@ def test_labels_that_look_like_several_are_a_question(tmp_path: Path, separator:
     labels *= 2
     with pytest.raises(ConfigError, match=r"look like several labels, .*; pass `task` multi-label"):
         prepared(tmp_path, labels)
-    for options in ({"task": "classification"}, {"labels_as_written": True}):
-        assert len(prepared(tmp_path, labels, **options).manifest["labels"]) == 4
+    assert len(prepared(tmp_path, labels, task="classification").manifest["labels"]) == 4
     apart = [separator.join(pair) for pair in (("x", "y"), ("z", "joy"))] + ["joy", "anger"]
     assert len(prepared(tmp_path, apart * 2).manifest["labels"]) == 4
 
 
 def test_several_labels_in_a_classification_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"row 2: has several labels \(a, b\); pass `task` multi"):
+    with pytest.raises(InputError, match=r"row 2: has several labels \(a, b\); write one class"):
         prepared(tmp_path, ["['a', 'b']", "['a']"], task="classification")
-    with pytest.raises(InputError, match="row 2: has no label; pass `task` multi-label, or delete"):
+    with pytest.raises(InputError, match="row 2: has no label; write one class or delete the row"):
         prepared(tmp_path, [["a"], [], ["b"]])
-    written = prepared(tmp_path, ["['a', 'b']", "['a']"] * 3, labels_as_written=True)
-    assert written.manifest["labels"] == ["['a', 'b']", "['a']"]
 
 
 def test_parquet_lists_and_decimals(tmp_path: Path) -> None:

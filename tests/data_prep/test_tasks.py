@@ -234,6 +234,26 @@ def test_columns_of_0_and_1_are_labels(prepared: Prepare, columns: str) -> None:
     assert result.manifest["labels"] == ["anger", "joy"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ('"Sales, Marketing",Sales,Marketing', ["Marketing", "Sales", "Sales, Marketing"]),
+        ('"[a, b]",b', ["[a, b]", "b"]),
+        ("toxic,Toxic", ["Toxic", "toxic"]),
+    ],
+)
+def test_names_of_columns_are_labels_as_they_are(
+    tmp_path: Path, columns: str, names: list[str]
+) -> None:
+    path, numbers = tmp_path / "a.csv", [str(number + 1) for number in range(len(names))]
+    rows = [",".join("1" if n == own else "0" for n in numbers) for own in numbers] * 3
+    lines = [f"{row},text {i}\n" for i, row in enumerate(rows)]
+    path.write_text(f"{columns},text\n" + "".join(lines))
+    options = {"label_columns": ",".join(numbers), "text_column": str(len(names) + 1)}
+    result = run(source="csv", train_file=path, out=str(tmp_path / "out"), **options)
+    assert result.manifest["labels"] == names
+
+
 def test_columns_of_0_and_1_without_header_are_named_by_number(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("1,0,some text\n1,1,some text\n0,0,some text\n")
