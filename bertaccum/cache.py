@@ -54,7 +54,7 @@ def places(path: Path) -> list[Path]:
 def cached_folder(
     path: Path, make: Callable[[Path], None], progress: Progress, if_full: bool = True
 ) -> Path:
-    """Return a folder in the cache that is intact; make it if there is none.
+    """Return an intact folder in the cache, which is made if it is not there.
 
     Args:
       path: Path of the folder, in `cache_folder()`.

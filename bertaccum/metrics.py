@@ -166,29 +166,27 @@ def near_baseline(evaluation: Evaluation) -> str:
     if not examples or share == 1 or squared == 0:
         return ""
     if constant is not None:
-        name, score, baseline = LABELS["micro_f1"], evaluation["micro_f1"], constant
-        correlation = None
-        gain, error = score - constant, math.sqrt(constant * (1 - constant) / examples)
-        kind = "the constant baseline"
+        name, kind, baseline, correlation = "micro_f1", "constant", constant, None
     elif share is not None:
-        name, score, baseline = "accuracy", evaluation["accuracy"], share
+        name, kind, baseline = "accuracy", "majority", share
         correlation = evaluation.get("matthews_correlation")
-        gain, error = score - share, math.sqrt(share * (1 - share) / examples)
-        kind = "the majority baseline"
     elif squared is not None:
-        name, score, baseline = LABELS["mse"], evaluation["mse"], squared
+        name, kind, baseline = "mse", "mean", squared
         correlation = evaluation.get("pearson")
-        # The variance of a squared error is twice its squared mean, if the error is Gaussian.
-        gain, error = squared - score, squared * math.sqrt(2 / examples)
-        kind = "the mean baseline"
     else:
         return ""
+    score = evaluation[name]
+    if name == "mse":
+        # The variance of a squared error is twice its squared mean, if the error is Gaussian.
+        gain, error = baseline - score, baseline * math.sqrt(2 / examples)
+    else:
+        gain, error = score - baseline, math.sqrt(baseline * (1 - baseline) / examples)
     # Without correlation, its standard error is 1 / sqrt(examples).
     weak = correlation is None or correlation < max(2 / math.sqrt(examples), _WEAK)
     if not (gain < 2 * error and weak) and not (squared is not None and gain <= 0):
         return ""
     how = "barely better" if gain > 0 else "not better"
-    return f"{name} {score:.4f} is {how} than {kind} {baseline:.4f}"
+    return f"{LABELS[name]} {score:.4f} is {how} than the {kind} baseline {baseline:.4f}"
 
 
 def warning(evaluation: Evaluation) -> str:

@@ -101,7 +101,7 @@ _OPTIONS = {
     "workers": "num_processes nnodes num_nodes world_size n_workers",
 }
 
-# What bertaccum has instead of options that it does not have, and their names.
+# Advice about options that bertaccum does not have, and their names.
 _INSTEAD = {
     "`target_batch` is the number of examples of an update, on all devices; the number of"
     " micro-batches follows from it": "gradient_accumulation_steps accumulation_steps accum_steps"

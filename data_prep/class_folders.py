@@ -74,7 +74,8 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
     texts = [] if by_folder else _class_files(folder, files)
-    if skipped := [path for path in files if path not in texts]:
+    taken = {path.name for path in texts}
+    if skipped := [path for path in files if path.name not in taken]:
         names = ", ".join(path.name for path in skipped[:_NAMED])
         more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
         note(f"{folder}: skipped the files that are not those of a class ({names}{more})")

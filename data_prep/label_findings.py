@@ -1,4 +1,4 @@
-"""What `prepare` says about the labels of a source: their format and their spellings."""
+"""Notes of `prepare` on the labels of a source: their format and their spellings."""
 
 from __future__ import annotations
 

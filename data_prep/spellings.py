@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # Characters without a glyph. The tags U+E0020 to U+E007F are not among them, because they tell some
 # flags apart.
@@ -23,7 +23,6 @@ _GROUPED = re.compile(
     r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
     re.ASCII,
 )
-_NAMED = 5
 _WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 
 
@@ -75,6 +74,12 @@ def shown(label: str) -> str:
     """
     quoted = repr(label) if unicodedata.is_normalized("NFC", label) else ascii(label)
     return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], quoted)
+
+
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """Return the first items of a sequence, and how many more there are, for a message."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def merged(counts: Mapping[str, int]) -> dict[str, str]:
@@ -136,8 +141,7 @@ def spelled_classes(labels: Iterable[str], names: Iterable[str]) -> dict[str, st
 def respelled(classes: Mapping[str, str]) -> str:
     """Return which labels are other spellings of their class, such as `'1.0' as '1'`, or ''."""
     others = [(label, name) for label, name in sorted(classes.items()) if label != name]
-    listed = ", ".join(f"{shown(label)} as {shown(name)}" for label, name in others[:_NAMED])
-    return listed + (f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else "")
+    return listed([f"{shown(label)} as {shown(name)}" for label, name in others])
 
 
 def _key(label: str) -> str:

@@ -33,12 +33,13 @@ from data_prep.quoting import (
     quoted_records,
 )
 from data_prep.rows import Row
+from data_prep.spellings import listed
 from data_prep.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
-_NAMED_ROWS, _LONGEST_NAME = 5, 80
+_LONGEST_NAME = 80
 _USUAL = {TEXT, LABEL}
 
 Records = Iterator[tuple[int, list[str]]]
@@ -127,15 +128,14 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
             named.append(row)
         yield example(row, fields, picks, path)
     if repeated:
-        note(f"{path}: repeated header rows are not read as data: {_listed(repeated)}")
+        note(f"{path}: repeated header rows are not read as data: {_rows(repeated)}")
     if named:
         what = "these rows have the name of the label column as their label"
-        note(f"{path}: {what}; delete them if they are headers: {_listed(named)}")
+        note(f"{path}: {what}; delete them if they are headers: {_rows(named)}")
 
 
-def _listed(rows: list[int]) -> str:
-    more = f" and {len(rows) - _NAMED_ROWS:,} more" if len(rows) > _NAMED_ROWS else ""
-    return ", ".join(f"{row:,}" for row in rows[:_NAMED_ROWS]) + more
+def _rows(numbers: list[int]) -> str:
+    return listed([f"{number:,}" for number in numbers])
 
 
 def _folded(fields: list[str]) -> list[str]:

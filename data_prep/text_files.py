@@ -254,7 +254,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
 
 
 def zip_members(path: Path) -> tuple[zipfile.ZipFile | None, list[str]]:
-    """Return the zip archive at a path, or None if there is none, and the names of its files.
+    """Return the zip archive at a path and the names of its files; None if it is another file.
 
     Raises:
       InputError: The archive is damaged, or is a document of an Office program.

@@ -15,7 +15,7 @@ from bertaccum.errors import InputError
 RELEASED_PREFIX = "bert_model.ckpt"
 # TensorFlow adds these suffixes to the prefix of a checkpoint's files.
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})")
-# Files of which a folder has only one: whoever names one of them means the folder.
+# A folder has only one of each of these files, so the path of such a file means the folder.
 _IN_FOLDER = re.compile(
     r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|checkpoint|config\.yaml"
     r"|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?"

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 # Parts of names that stand for no layer.
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _EMBEDDINGS = "embeddings.word_embeddings.weight"
-# What may precede the names of the encoder: anything with `bert.` at its end, or such words.
+# Prefixes of the names of the encoder: anything with `bert.` at its end, or such words.
 _BEFORE_ENCODER = re.compile(
     r"(?:\w+[.])*bert[.]"
     r"|(?:(?:module|model|network|net|backbone|encoder|auto_model|checkpoint|(?:model_)?state_dict|\d+)[.])*"

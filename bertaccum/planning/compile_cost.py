@@ -1,4 +1,4 @@
-"""What compiled training steps cost and save, measured in a separate process."""
+"""Costs and savings of compiled training steps, measured in a separate process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _REPEATS, _ENOUGH_SECONDS = 5, 2.0
 
 @dataclass(frozen=True)
 class CompileCost:
-    """What compiling costs and saves for a plan. All times are in seconds.
+    """Costs and savings of compiling for a plan. All times are in seconds.
 
     Args:
       updates: Number of updates in the run's epochs.

@@ -41,7 +41,7 @@ from bertaccum.training import resume
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
 VOCABULARY = Vocabulary(WORDS)
-# What a folder in this format means; its words of more than 100 characters are [UNK].
+# The same entries in a folder of this format, where words of over 100 characters are [UNK].
 READ = dataclasses.replace(VOCABULARY, longest_word=100, as_transformers=True)
 SMALL = EncoderConfig(
     hidden_size=8,

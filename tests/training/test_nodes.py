@@ -36,7 +36,7 @@ def nodes(update: Any) -> tuple[int, int]:
     """Return the nodes of a micro-step, and those of the rest of an update.
 
     The numbers are those before TensorFlow's graph optimizer, without constants and arguments. They
-    include both branches of a condition. What XLA compiles is one node.
+    include both branches of a condition. A program that XLA compiles is one node.
 
     Args:
       update: Function that `make_update` returned, for windows of several micro-batches.

@@ -8,7 +8,7 @@ from typing import Any
 from bertaccum.config import StepConfig
 from bertaccum.prepare_config import LEAST_DEV_FRACTION
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.spellings import has_stray, shown
+from data_prep.spellings import has_stray, listed, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
 _FEW = 100
@@ -114,18 +114,16 @@ def _spellings(found: dict[str, dict[str, int]]) -> Iterator[str]:
     """Yield how labels are spelled that differ only in case or in what cannot be seen."""
     merged = {name: spelled for name, spelled in found.items() if len(spelled) > 1}
     for name, spelled in list(merged.items())[:_NAMED_CLASSES]:
-        most = list(spelled.items())[:_NAMED_CLASSES]
-        listed = ", ".join(f"{shown(one)} ({_rows(count)})" for one, count in most)
-        more = f" and {len(spelled) - len(most):,} more" if len(spelled) > len(most) else ""
+        rows = [f"{shown(one)} ({_rows(count)})" for one, count in spelled.items()]
         yield (
-            f"these labels are spellings of the class {shown(name)}: {listed}{more};"
+            f"these labels are spellings of the class {shown(name)}: {listed(rows)};"
             " --labels-as-written keeps them apart"
         )
     if len(merged) > _NAMED_CLASSES:
         others = _counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
         yield f"{others} several spellings"
     if stray := [shown(name) for name in found if has_stray(name)]:
-        yield f"class names contain invisible characters: {_listed(stray)}; correct the labels"
+        yield f"class names contain invisible characters: {listed(stray)}; correct the labels"
 
 
 def _rows_have(count: int, part: str) -> str:
@@ -165,13 +163,13 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
             if kept
             else "because all texts with this label are also in the test set"
         )
-        yield f"train.tsv has no rows labeled {_listed(lost)}, {reason}"
+        yield f"train.tsv has no rows labeled {listed(lost)}, {reason}"
     noted.update(lost)
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in noted]
         if rare:
             yield (
-                f"{split}.tsv has no rows labeled {_listed(rare)}, because all of the few texts"
+                f"{split}.tsv has no rows labeled {listed(rare)}, because all of the few texts"
                 f" with this label are in train.tsv; raise --{split}-fraction or add texts"
             )
 
@@ -203,8 +201,3 @@ def _held_out(manifest: dict[str, Any]) -> list[str]:
     if "also_in_dev" in manifest.get("findings", {}):
         return []
     return ["test", "dev"] if manifest["options"].get("test_fraction") else ["dev"]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED_CLASSES
-    return ", ".join(names[:_NAMED_CLASSES]) + (f" and {more:,} more" if more > 0 else "")

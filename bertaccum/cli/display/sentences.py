@@ -121,10 +121,8 @@ def result(text: str, indent: int | None = None) -> None:
         this number of spaces; None writes it as it is.
     """
     with naming_stdout():
-        fitted = indent is not None
-        print(
-            _fitted(text, sys.stdout, indent or 0) if fitted else printable(text, _TAB), flush=True
-        )
+        line = printable(text, _TAB) if indent is None else _fitted(text, sys.stdout, indent)
+        print(line, flush=True)
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
