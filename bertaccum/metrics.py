@@ -78,7 +78,6 @@ def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[s
     found = {}
     for name, label in labels.items():
         found[label] = shown(evaluation, name)
-        # Evaluations by earlier versions lack the baselines.
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
             found["majority baseline"] = f"{score} ({always})"
@@ -157,8 +156,8 @@ def near_baseline(evaluation: Evaluation) -> str:
 
     They are if the difference to the baseline is below two standard errors and, because a model
     may tell rare classes apart without a higher accuracy, the correlation of predictions and labels
-    is weak. A mean squared error above its baseline is always reported. Otherwise, or if an
-    earlier version made the evaluation, the result is an empty string.
+    is weak. A mean squared error above its baseline is always reported. Otherwise, the result is
+    an empty string.
     """
     examples, share = evaluation.get("examples"), evaluation.get("majority_accuracy")
     squared = evaluation.get("mean_baseline_mse")

@@ -70,9 +70,7 @@ def assemble(
       InputError: The rows cannot be used.
     """
     rows = gather(source.train, "training", progress)
-    # The test rows come first, as in manifests of earlier versions.
-    names = sorted(source.given, key=lambda name: name != "test")
-    given = {name: gather(source.given[name], name, progress) for name in names}
+    given = {name: gather(rows, name, progress) for name, rows in source.given.items()}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
     kind = label_kind(source, rows, task, config.labels_as_written)

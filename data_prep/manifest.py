@@ -14,7 +14,7 @@ MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
 _CHOOSE = "choose another folder with `out`"
-_KINDS = {"tool": str, "source": str, "labels": list, "options": dict, "files": dict}
+_KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": dict, "files": dict}
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:

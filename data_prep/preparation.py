@@ -32,7 +32,7 @@ _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
 _PUBLISHED = ("glue", "tfds")
 # Options that the manifest records only if they are set.
-_NEWER = (
+_ONLY_IF_SET = (
     *("text_pair_column", "weight_column", "task", "label_columns", "label_separator"),
     *("labels_as_written", *TEST_COLUMNS),
 )
@@ -132,15 +132,14 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
         "seed": config.seed,
     }
     options |= _SOURCES[config.source][0](config)
-    # Folders prepared before these options existed do not record them.
     given = named_options(config)
-    return options | {name: given[name] for name in _NEWER if name in given}
+    return options | {name: given[name] for name in _ONLY_IF_SET if name in given}
 
 
 def _same_share(config: PrepareConfig, earlier: dict[str, Any]) -> dict[str, Any]:
     """Return an earlier `dev_fraction` if this one holds out the same rows, else no option.
 
-    Unset and 0.01 are the same for many rows. Earlier versions recorded 0.01 if it was unset.
+    Unset and 0.01 are the same for many rows.
     """
     test_fraction, counts = config.test_fraction, earlier.get("counts", {})
     held_out = ("train", "dev", "test") if test_fraction else ("train", "dev")

@@ -114,8 +114,6 @@ FAR = {
     "regression with few examples": regressed(0.6, 1.0, 0.63, 16),
     "constant labels": regressed(0.1, 0.0, math.nan, 16),
     "multi-label": {"micro_f1": 0.3, "constant_micro_f1": 0.24, "examples": 1000},
-    "multi-label of an earlier version": {"micro_f1": 0.1, "examples": 100},
-    "earlier version": OLD,
     "nothing": {},
 }
 

@@ -8,7 +8,6 @@ TensorFlow.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import hashlib
 import lzma
@@ -27,15 +26,7 @@ import requests
 
 from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.cache import (
-    DIGESTS,
-    cache_folder,
-    cached_folder,
-    is_cached,
-    places,
-    record_digests,
-    seal,
-)
+from bertaccum.cache import cache_folder, cached_folder, is_cached, places, seal
 from bertaccum.errors import NO_SPACE, InputError, RunError, reason
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Progress
@@ -69,7 +60,6 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
     Raises:
       InputError: The network is down, the server does not have the file, or the file is damaged.
     """
-    _record_published(preset)
 
     def make(folder: Path) -> None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
@@ -86,22 +76,7 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 
 def has_preset(preset: str, progress: Progress) -> bool:
     """Return whether a preset's checkpoint is in the cache and intact."""
-    _record_published(preset)
     return any(is_cached(place, progress) for place in places(_folder_of(preset)))
-
-
-def _record_published(preset: str) -> None:
-    """Record the digests of a release that an earlier version downloaded without recording them."""
-    folder, published = _folder_of(preset), PRESETS[preset].digests
-    with contextlib.suppress(OSError):  # The folder may be read-only.
-        if published and not (folder / DIGESTS).exists() and _is_published(folder, published):
-            record_digests(folder, folder.name)
-
-
-def _is_published(folder: Path, published: Mapping[str, str]) -> bool:
-    """Return whether a folder, whose digests were not recorded, has the files of a release."""
-    whole = all((folder / member).is_file() for member in MEMBERS)
-    return whole and all(sha256(folder / name) == digest for name, digest in published.items())
 
 
 def listed_presets() -> list[dict[str, Any]]:

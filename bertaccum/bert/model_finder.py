@@ -24,7 +24,7 @@ from bertaccum.bert.huggingface_folder import HUGGINGFACE, other_model
 from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
 from bertaccum.bert.tensor_files import TORCH_WEIGHTS, WEIGHTS
-from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer
+from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.cache import cache_folder, cached_folder
 from bertaccum.config import StepConfig
@@ -284,7 +284,7 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
 
 def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
-    name = "" if found is None else OLDER_RUN if found.of_run else found.name
+    name = "" if found is None else found.name
     as_transformers = found is not None and found.form.of_transformers
     vocabulary = read_tokenizer(path, name, as_transformers)
     if config.lower_case is None:

@@ -20,8 +20,6 @@ from bertaccum.files import json_text, read_object, read_optional, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
-# In place of a checkpoint's name. Older runs have no `tokenizer_config.json`, and all lowercased.
-OLDER_RUN = "uncased"
 _NORMALIZER = "BertNormalizer"
 # The parts of a tokenizer.json in which BERT's tokenizer differs from others.
 _PARTS = {"pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}

@@ -16,7 +16,7 @@ class Truncation:
       median: Median length.
       longest: Length of the longest text.
       kept: For `max_seq_length` and usual larger values of it, the fraction of all tokens that the
-        model then reads; empty in older runs, and if no text is truncated.
+        model then reads; empty if no text is truncated.
       windows: Maximum number of windows per text.
       kept_by_windows: The same fraction for `windows` and usual larger values of it; empty for
         pairs, which cannot be read in windows.

@@ -178,7 +178,7 @@ def _digests(record: Record) -> dict[str, str]:
 
 
 def _truncation(record: Record) -> dict[str, str]:
-    """Return how `max_seq_length` truncated the texts; empty for runs of earlier versions."""
+    """Return how `max_seq_length` truncated the texts."""
     return {
         f"truncation of {name}": str(Truncation(**lengths)).replace("`", "")
         for name, lengths in (record.inputs.get("truncation") or {}).items()

@@ -19,10 +19,10 @@ def outline(record: Record) -> dict[str, Any]:
     """Return the facts about a run that a list of runs shows.
 
     Returns:
-      `run`, `status`, `model`, `target_batch`, `micro_batch`, `updates` (done), `planned_updates`
-      (None in runs of earlier versions), `seconds`; `best_by` (the metric that selects the best
-      checkpoint); and, for that checkpoint, `best_metric` (name, value and update),
-      `best_dev_accuracy` and `best_update` (None before the first evaluation).
+      `run`, `status`, `model`, `target_batch`, `micro_batch`, `updates` (done), `planned_updates`,
+      `seconds`; `best_by` (the metric that selects the best checkpoint); and, for that checkpoint,
+      `best_metric` (name, value and update), `best_dev_accuracy` and `best_update` (None before the
+      first evaluation).
 
     Raises:
       InputError: The files of the run are damaged.
@@ -101,17 +101,14 @@ def _totals(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in ("classes", "confusion_matrix")}
 
 
-def set_and_resolved(record: Record) -> dict[str, dict[str, Any] | None]:
+def set_and_resolved(record: Record) -> dict[str, dict[str, Any]]:
     """Return the options that the user set, and the others that differ from their defaults.
 
     Returns:
       `config`: the options that the user set. `resolved`: other options that differ from their
-      defaults, such as the planned micro-batch size. Earlier versions did not record which options
-      were set; for their runs, `config` contains both kinds, and `resolved` is None.
+      defaults, such as the planned micro-batch size.
     """
-    named, changed = record.inputs.get("named"), named_options(record.config)
-    if not isinstance(named, list):
-        return {"config": changed, "resolved": None}
+    named, changed = record.inputs.get("named", []), named_options(record.config)
     values = dataclasses.asdict(record.config)
     return {
         "config": {name: value for name, value in values.items() if name in named},

@@ -9,7 +9,7 @@ from typing import TypeVar
 from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.tokenizer_files import OLDER_RUN, WORDS, read_tokenizer, write_tokenizer
+from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer, write_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_mapping, read_object
@@ -70,7 +70,7 @@ class ModelFiles:
             counts = f"{len(decoding.thresholds)} thresholds for {len(labels.values)} labels"
             raise _damaged(folder / _DECODING, counts)
         encoder = read_bert_config(folder / "bert_config.json")
-        vocabulary = read_tokenizer(folder / WORDS, OLDER_RUN)
+        vocabulary = read_tokenizer(folder / WORDS)
         if len(vocabulary) != encoder.vocab_size:
             raise InputError(
                 f"its {WORDS} has {len(vocabulary)} entries, expected {encoder.vocab_size}",

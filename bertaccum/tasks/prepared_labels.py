@@ -37,7 +37,7 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     """
     manifest, train = read_manifest(folder), folder / "train.tsv"
     if manifest is not None:
-        prepared = manifest.get("task", CLASSIFICATION)
+        prepared = manifest["task"]
         if prepared not in TASKS:
             unknown = f"the task {prepared!r} is unknown"
             raise InputError(unknown, "prepare the data again", path=folder / MANIFEST)

@@ -35,8 +35,8 @@ from bertaccum.training.events import Evaluated, check_count
 _STATE, _POSITION = "state", "position.json"
 # Running out of memory changes these fields of `BatchPlan`, so they are saved with the position.
 CUT = ("micro_batch", "recompute", "offload")
-# Names of the variables of `GradientProducts`, which checkpoints of earlier versions lack.
-_OPTIONAL = ("earlier_gradients", "earlier_weight")
+# Names of the variables of `GradientProducts`.
+_PRODUCTS = ("earlier_gradients", "earlier_weight")
 _NAME = re.compile(r"update-(\d+)")
 
 
@@ -165,11 +165,9 @@ class Checkpoints:
           RunError: The checkpoint does not fit in memory.
         """
         try:
-            saved = tf.train.load_checkpoint(str(path / _STATE)).get_variable_to_shape_map()
             for name, kept in _state(self._model, self._optimizer).items():
-                if name in saved or not any(optional in name for optional in _OPTIONAL):
-                    for part in _parts(kept):
-                        _restore(part, path / _STATE, name)
+                for part in _parts(kept):
+                    _restore(part, path / _STATE, name)
         except tf.errors.ResourceExhaustedError:
             raise RunError(
                 "does not fit in memory", "raise `memory_limit` or lower `micro_batch`", path=path
@@ -207,7 +205,7 @@ def _state(
     names = [re.sub("[^A-Za-z0-9]", "_", checkpoint_name(part.name)) for part in kept]
     products = optimizer.observer
     kept += products.kept if isinstance(products, GradientProducts) else []
-    names += _OPTIONAL[: len(kept) - len(names)]
+    names += _PRODUCTS[: len(kept) - len(names)]
     return {
         f"v{number:04d}_{name}/.ATTRIBUTES/VARIABLE_VALUE": part
         for number, (name, part) in enumerate(zip(names, kept, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,13 +130,8 @@ class Evaluated:
         return self.scores[name]
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
-        """Return whether another evaluation of the run is better by `metric`.
-
-        Evaluations by earlier versions lack some metrics, which are as bad as NaN.
-        """
-        values = (found.scores.get(metric) for found in (self, other))
-        one, another = (math.nan if value is None else value for value in values)
-        return is_worse(one, another, metric)
+        """Return whether another evaluation of the run is better by `metric`."""
+        return is_worse(self.scores[metric], other.scores[metric], metric)
 
     def record(self) -> dict[str, Any]:
         """Return `update`, the scores and `best` in one dict, as in `eval.jsonl`."""

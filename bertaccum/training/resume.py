@@ -22,7 +22,7 @@ from bertaccum.files import json_digest, read_json, read_mapping, sha256
 from bertaccum.planning.device_memory import device_name
 from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
 from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
-from bertaccum.settings import AUTO, OFF, ON
+from bertaccum.settings import AUTO, ON
 from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_setup import Compilation
 from bertaccum.version import __version__
@@ -33,8 +33,6 @@ _PATHS = ("data", "init_checkpoint", "bert_config", "vocab", "offload_folder")
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
 _CUTTING = ("micro_batch", "cut", "strategy", "replicas")
-# These parts of `inputs_of` are unknown for runs of earlier versions.
-_ADDED = ("class names", "files in manifest.json")
 
 
 def _absolute(name: str) -> str:
@@ -118,7 +116,6 @@ def deciding_options(config: TrainConfig) -> dict[str, Any]:
 def _check_options(run: Path, config: TrainConfig) -> None:
     """Raise InputError if config.yaml no longer has the options with which the run began."""
     with undamaged(run):
-        # Runs of earlier versions have not recorded their options.
         began = dict((read_mapping(RunPaths(run).inputs) or {}).get("options", {}))
     changed = [
         f"`{name}` is {value}, but was {began[name]} when this run began"
@@ -135,8 +132,6 @@ def _check_options(run: Path, config: TrainConfig) -> None:
 
 def _before(began: TrainConfig, name: str) -> Any:
     """Return the value that an option had when the run began; for a default model, its name."""
-    if name == "compile" and began.compile == AUTO:
-        return OFF  # Runs of earlier versions do not compile.
     if name == "model" and began.model is None and began.init_checkpoint in PRESETS:
         return began.init_checkpoint
     return _resolved(name, getattr(began, name))
@@ -199,7 +194,7 @@ def recorded_compilation(folder: RunFolder, config: TrainConfig) -> Compilation:
     Raises:
       InputError: The run's inputs.json is damaged.
     """
-    values = _read_inputs(folder, []).get("cutting", {})
+    values = _read_inputs(folder, ["cutting"])["cutting"]
     try:
         return Compilation(config.compile == ON).with_numbers(values)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -209,7 +204,7 @@ def recorded_compilation(folder: RunFolder, config: TrainConfig) -> Compilation:
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
     """Raise InputError if data, vocabulary, model or weights have changed since the run began."""
     now = inputs_of(inputs)
-    before = {name: now[name] for name in _ADDED} | _read_inputs(folder, [*now.keys() - _ADDED])
+    before = _read_inputs(folder, [*now])
     changed = [name for name, value in now.items() if value != before[name]]
     if changed:
         raise InputError(

@@ -56,13 +56,11 @@ class Compilation:
     cost: dict[str, Any] | None = None
 
     def with_numbers(self, values: dict[str, Any]) -> Compilation:
-        """Return this with the numbers that `deciding` returned; unchanged if there are none.
+        """Return this with the numbers that `deciding` returned.
 
         Raises:
           ValueError, TypeError: The values are not those of `deciding`.
         """
-        if not values:  # Runs of earlier versions have not recorded them.
-            return self
         numbers = {name: float(value) for name, value in values.items()}
         if not all(0 < number < math.inf for number in numbers.values()):
             raise ValueError(f"a number is not positive and finite: {values}")

@@ -121,10 +121,7 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
         metric its `mean`, `std` (sample standard deviation, 0 for a single run), `min` and
         `max`. Values that are not finite are left out.
     """
-    result: dict[str, Any] = {
-        "runs": len(summaries),
-        "best_by": summaries[0].get("best_by", "accuracy"),
-    }
+    result: dict[str, Any] = {"runs": len(summaries), "best_by": summaries[0]["best_by"]}
     for name in _FIGURES:
         known = [found for summary in summaries if (found := summary.get(name)) is not None]
         values = [value for value in known if math.isfinite(value)]

@@ -175,7 +175,7 @@ class Sweep:
         done = {json_text(one["options"]): one for one in saved["cells"]}
         for cell in self.cells:
             if (one := done.get(json_text(cell.options))) is not None:
-                cell.rounds, cell.diverged = one["rounds"], one.get("diverged", False)
+                cell.rounds, cell.diverged = one["rounds"], one["diverged"]
                 cell.failed = one["failed"] if cell.diverged else None
 
     def events(self, start: Start, resume: Resume) -> Generator[Event, None, None]:

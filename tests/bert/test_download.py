@@ -146,29 +146,6 @@ def test_damaged_checkpoint_is_downloaded_again(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_release_without_recorded_digests_is_not_downloaded_again(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An earlier version recorded no digests."""
-    server.contents = make_zip(tmp_path / "made.zip")
-    published = {"vocab.txt": hashlib.sha256(b"vocab.txt" * 1000).hexdigest()}
-    preset = dataclasses.replace(PRESETS["bert-tiny"], digests=published)
-    monkeypatch.setitem(PRESETS, "bert-tiny", preset)
-    folder = fetch_preset("bert-tiny", ignore)
-    expected = (folder / DIGESTS).read_bytes()
-    (folder / DIGESTS).unlink()
-    progress = Notes()
-    assert has_preset("bert-tiny", progress) and fetch_preset("bert-tiny", progress) == folder
-    assert progress.lines == [] and len(server.ranges) == 1
-    assert (folder / DIGESTS).read_bytes() == expected
-    for name in MEMBERS[:2]:
-        (folder / DIGESTS).unlink()
-        (folder / name).write_text("other") if name == "vocab.txt" else (folder / name).unlink()
-        assert not has_preset("bert-tiny", progress)
-        assert not (folder / DIGESTS).exists()
-        fetch_preset("bert-tiny", ignore)
-
-
 def test_checkpoint_is_hashed_once_and_damage_is_told_once(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def test_outputs_and_gradients_match_tf_models(
 
 
 def test_initial_weights_match_tf_models() -> None:
-    """A seed must give the same run as with the earlier layer, which was tf-models' own."""
+    """A seed must give the same run as tf-models' own layer."""
     weights = []
     for build in (build_theirs, partial(build_encoder, CONFIG)):
         tf_keras.utils.set_random_seed(3)
@@ -120,7 +120,7 @@ def test_initial_weights_match_tf_models() -> None:
 
 
 def test_checkpoint_names_match_tf_models(tmp_path: Path) -> None:
-    """Runs of earlier versions, whose model was tf-models' own, must still load."""
+    """Models that tf-models saved must load, and ours in tf-models."""
     theirs = scattered(their_classifier(build_theirs()))
     ours = build_classifier(build_encoder(CONFIG), CONFIG, 2)
     tf.train.Checkpoint(model=theirs).write(str(tmp_path / "best"))

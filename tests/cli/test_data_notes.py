@@ -14,6 +14,8 @@ NOTHING: dict[str, Any] = {
     "also_in_test": {"texts": 0, "rows": 0},
     "empty": {},
     "missing_labels": {},
+    "spellings": {},
+    "estimated_tokens": None,
     "dropped_rows": 0,
 }
 
@@ -22,10 +24,23 @@ def counted(**classes: int) -> dict[str, Any]:
     return {"rows": sum(classes.values()), "classes": classes}
 
 
+def manifest(
+    counts: dict[str, Any], options: dict[str, Any] | None = None, **found: Any
+) -> dict[str, Any]:
+    """Return a manifest with the given parts."""
+    return {
+        "task": "classification",
+        "counts": counts,
+        "options": {"dev_fraction": 0.1, "drop_duplicates": None} | (options or {}),
+        "dev_fraction": 0.1,
+        "findings": NOTHING | found,
+    }
+
+
 def said(drop: bool | None = None, **found: Any) -> str:
     counts = {name: counted(a=50, b=50) for name in ("train", "dev")}
     options = {"drop_duplicates": drop}
-    lines = notes({"findings": NOTHING | found, "options": options, "counts": counts})
+    lines = notes(manifest(counts, options, **found))
     assert all(line.startswith("note: ") for line in lines)
     return "\n".join(lines)
 
@@ -61,9 +76,8 @@ def test_texts_shared_with_a_dev_set_of_the_source_are_counted() -> None:
     )
     assert "left out of train.tsv; --no-drop-duplicates" in said(True, also_in_dev=shared)
     few = {"train": counted(a=9, b=9), "dev": counted(a=2, b=0), "test": {"rows": 3}}
-    manifest = {"counts": few, "options": {"drop_duplicates": False}}
     nothing_shared = {"also_in_dev": {"texts": 0, "rows": 0}}
-    assert notes(manifest | {"findings": NOTHING | nothing_shared}) == []
+    assert notes(manifest(few, {"drop_duplicates": False}, **nothing_shared)) == []
 
 
 @pytest.mark.parametrize(
@@ -78,9 +92,8 @@ def test_notes_suit_the_task(task: str, words: str) -> None:
     statistics = {"rows": 10, "mean": 0.5}
     small = counted(a=5, b=5) if task != "regression" else statistics
     conflicting = {"texts": 1, "rows": [[4, 17]]}
-    manifest = {"counts": {"train": small, "dev": small}, "options": {"drop_duplicates": None}}
-    manifest |= {"findings": NOTHING | {"conflicting": conflicting}, "task": task}
-    first, last = notes(manifest)
+    counts = {"train": small, "dev": small}
+    first, last = notes(manifest(counts, conflicting=conflicting) | {"task": task})
     assert words in first
     by_chance = "dev.tsv has only 10 rows, so its scores depend largely on chance; raise --dev"
     by_accuracy = "dev.tsv has only 10 rows, so each row changes the accuracy by 10%; raise --dev"
@@ -123,7 +136,7 @@ def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     counts = {"train": counted(a=50, NaN=0), "dev": counted(a=500, NaN=0, None_=0)}
     missing = {"missing_labels": {"training": {"NaN": 3}}}
     options = {"drop_duplicates": None}
-    lines = notes({"findings": NOTHING | missing, "options": options, "counts": counts})
+    lines = notes(manifest(counts, options, **missing))
     assert len(lines) == 2 and "labeled None_, because" in lines[1]  # No second note on NaN.
 
 
@@ -168,25 +181,21 @@ def test_small_splits_and_absent_classes_are_noted(
     dev: dict[str, Any], test_fraction: float, lines: list[str]
 ) -> None:
     train = {"classes": dict.fromkeys(dev["classes"], 9)}
-    # This manifest has no `findings`, like those of earlier versions.
-    manifest = {
-        "counts": {"train": train, "dev": dev, "test": dev},
-        "options": {"test_fraction": test_fraction},
-    }
-    found = notes(manifest)
+    counts = {"train": train, "dev": dev, "test": dev}
+    found = notes(manifest(counts, {"test_fraction": test_fraction}))
     assert len(found) == len(lines)
     assert all(line in note for line, note in zip(lines, found, strict=True))
 
 
 def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=400, b=0)}
-    lines = notes({"counts": counts, "options": {}})
+    lines = notes(manifest(counts))
     assert lines == [
         "note: train.tsv has no rows labeled b, because all texts with this label are also in the"
         " test set"
     ]
     # Rows of published data sets are kept, so the class has no training rows in the source.
     options = {"drop_duplicates": False}
-    assert notes({"counts": counts, "options": options}) == [
+    assert notes(manifest(counts, options)) == [
         "note: train.tsv has no rows labeled b, so a model cannot learn to predict it"
     ]

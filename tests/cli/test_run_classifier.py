@@ -142,7 +142,8 @@ def test_submission_has_the_words_of_the_test_set(tmp_path: Path) -> None:
     manifest = {"tool": TOOL, "files": {"test.tsv": ""}, "options": {}, "counts": {}}
     glue = {"submission": {"test": "MNLI-m.tsv"}, "labels": ["contra", "neu", "ent"]}
     labels = ["contradiction", "neutral", "entailment"]
-    manifest |= {"source": "MNLI of GLUE", "labels": labels, "glue": glue}
+    manifest |= {"source": "MNLI of GLUE", "task": "classification"}
+    manifest |= {"labels": labels, "glue": glue}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     table, written = str(tmp_path / "test.tsv"), io.BytesIO()
     chances = {"entailment": 0.1, "neutral": 0.2, "contradiction": 0.7}

@@ -353,7 +353,7 @@ def test_unusable_folders_give_one_line(prepared: Any, tmp_path: Path) -> None:
     header_line = ("premise", "hypo", "label")
     name = "XNLI-MT-1.0/multinli/multinli.train.zh.tsv"
     write(tmp_path / "glue" / name, header_line, ("a", "b", "neutral"), ("a", "c", "entailment"))
-    message = "xnli.test.tsv: has no rows in the `language` 'zh'; choose one of de, en"
+    message = "xnli.dev.tsv: has no rows in the `language` 'zh'; choose one of de, en"
     check_refused(message, prepared, "xnli", new, language="zh")
     with (folder / "train.tsv").open("a") as file:
         file.write("3\te\tentailment\n")

@@ -13,6 +13,7 @@ from data_prep.manifest import read_manifest
 OURS = {
     "tool": "bertaccum prepare",
     "source": "s",
+    "task": "classification",
     "labels": ["bad", "gut 🙂"],
     "options": {},
     "files": {},

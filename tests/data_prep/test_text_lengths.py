@@ -42,11 +42,13 @@ def test_note_names_the_share_of_long_texts() -> None:
         "also_in_test": {"texts": 0, "rows": 0},
         "empty": {},
         "missing_labels": {},
+        "spellings": {},
         "estimated_tokens": {"median": 150, "longer_than": {"128": 0.6, "256": 0.2, "512": 0.0}},
     }
     rows = {"rows": 99, "classes": {"0": 50, "1": 49}}
     counts = {"train": rows, "dev": rows}
-    manifest = {"options": {"drop_duplicates": None}, "labels": ["0", "1"], "counts": counts}
+    options = {"drop_duplicates": None, "dev_fraction": 0.1}
+    manifest = {"task": "classification", "counts": counts, "options": options, "dev_fraction": 0.1}
     told = [line for line in notes(manifest | {"findings": findings}) if "tokens" in line]
     assert len(told) == 1 and told[0].startswith(
         "note: about 60% of the training texts have more than 128 tokens, 20% more than 256,"

@@ -97,7 +97,8 @@ def test_copy_of_a_prepared_file_has_the_same_texts(tmp_path: Path) -> None:
     run = make_run(tmp_path, kind)
     path, copy = tmp_path / "data/test.tsv", tmp_path / "copy.tsv"
     write_table(path, kind.cells, [[f'"{text}"' for text in TEXTS]], "\t")
-    manifest = {"tool": TOOL, "source": "", "labels": kind.labels.names, "options": {}}
+    manifest = {"tool": TOOL, "source": "", "task": kind.labels.task}
+    manifest |= {"labels": kind.labels.names, "options": {}}
     (path.parent / MANIFEST).write_text(json.dumps(manifest | {"files": {path.name: sha256(path)}}))
     copy.write_bytes(path.read_bytes())
     found = [

@@ -253,7 +253,7 @@ def test_changed_plan_in_the_cache_is_measured_again(
     found = plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
     assert (found.cached, found.plan) == (False, whole.plan)
     assert progress.lines == [f"{path} does not match its recorded digest, so it is not used"]
-    path.write_text('{"plan": {}}')  # As an earlier version wrote it.
+    path.write_text('{"plan": {}}')
     assert not plan_for_options(PlanConfig(memory_limit="4GiB"), progress).cached
     assert progress.lines[1:] == [f"{path} has no recorded digest, so it is not used"]
     path.unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -111,23 +110,6 @@ def test_on_and_off_may_be_booleans() -> None:
         "off",
         "auto",
     ]
-
-
-def test_earlier_runs_stay_as_they_were(config: Make) -> None:
-    """Their config.yaml does not have the option."""
-    run = config("run", max_updates=3, compile="off")
-    list(train(run, silent))
-    file = Path(str(run.out)) / "config.yaml"
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("compile:")]
-    file.write_text("\n".join(lines) + "\n")
-    inputs = Path(str(run.out)) / "inputs.json"
-    values = json.loads(inputs.read_text())
-    del values["options"]["compile"], values["cutting"]
-    inputs.write_text(json.dumps(values))
-    list(resume(Path(str(run.out)), {"max_updates": 6, "compile": "off"}, silent))
-    whole = dataclasses.replace(run, out=str(config("whole").out), max_updates=6)
-    list(train(whole, silent))
-    assert result(run.out)["state"] == result(whole.out)["state"]
 
 
 @pytest.mark.parametrize("cutting", [[1], {"step_tokens": 0}, {"step_tokens": "many"}])

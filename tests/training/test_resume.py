@@ -406,22 +406,6 @@ def test_last_checkpoint_but_one_can_be_resumed_if_one_is_kept(
     assert result(run.out) == whole
 
 
-def test_resume_without_the_gradients_of_earlier_windows(
-    config: Make, whole: dict[str, Any]
-) -> None:
-    """Checkpoints of earlier versions lack them; the updates do not depend on them."""
-    cut = config("cut", noise_scale="none")
-    run_until(train(cut, silent), 3)
-    text = (Path(str(cut.out)) / "config.yaml").read_text()
-    (Path(str(cut.out)) / "config.yaml").write_text(text.replace("noise_scale: none\n", ""))
-    list(resume(Path(str(cut.out)), {}, silent))
-    found = result(cut.out)
-    assert found["best"] == whole["best"]
-    known = [line["gradient_noise"] is not None for line in found["metrics.jsonl"]]
-    # The kill came before the checkpoint of the third update, which therefore runs again.
-    assert known == [False] * 3 + [True] * 3
-
-
 @pytest.mark.slow
 def test_resume_accepts_options_that_do_not_affect_updates(
     config: Make, whole: dict[str, Any]
@@ -474,8 +458,8 @@ def test_resume_refuses_changes_that_affect_updates(config: Make) -> None:
 def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
     run_config = config("run", max_updates=3)
     data, run = Path(run_config.data), Path(str(run_config.out))
-    manifest = {"tool": TOOL, "source": "", "labels": ["bad", "good"], "options": {}}
-    manifest["files"] = {"train.tsv": "", "dev.tsv": ""}
+    manifest = {"tool": TOOL, "source": "", "task": "classification", "labels": ["bad", "good"]}
+    manifest |= {"options": {}, "files": {"train.tsv": "", "dev.tsv": ""}}
     (data / MANIFEST).write_text(json.dumps(manifest))
     run_until(train(run_config, silent), 3)
     before = files_of(run)
@@ -519,13 +503,9 @@ def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
         assert files_of(run) == edited
         path.write_text(text)
     assert files_of(run) == before
-    # Options that decide no update may be edited, and earlier versions recorded less.
+    # Options that decide no update may be edited.
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("keep: 2", "keep: 1"))
-    inputs = json.loads((run / "inputs.json").read_text())
-    for name in ("options", "class names", "files in manifest.json"):
-        del inputs[name]
-    (run / "inputs.json").write_text(json.dumps(inputs))
     *_, last = resume(run, {}, silent)
     assert last.summary["updates"] == 3
 

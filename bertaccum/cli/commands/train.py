@@ -123,8 +123,7 @@ def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
     """Return whether all runs that were trained have learned little, and say so."""
-    # Summaries of earlier versions lack the best evaluation.
-    found = [summary.get("best_evaluation") or {} for summary in summaries if summary["updates"]]
+    found = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
     said = [sentences.learned_little(evaluation) for evaluation in found]
     if not (said and all(said)):
         return False

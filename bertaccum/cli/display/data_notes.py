@@ -26,16 +26,17 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     """Return one line for each problem in the data that a user should know about.
 
     Args:
-      manifest: The manifest of the data folder. Those written by earlier versions lack `findings`.
+      manifest: The manifest of the data folder.
     """
-    found = manifest.get("findings")
-    lines = [] if found is None else [*_duplicates(found, manifest), *_oddities(found)]
-    lines += [
+    found = manifest["findings"]
+    lines = [
+        *_duplicates(found, manifest),
+        *_oddities(found),
         *_single(manifest),
         *_absent(manifest),
         *_enlarged(manifest),
         *_small(manifest),
-        *_long((found or {}).get("estimated_tokens")),
+        *_long(found["estimated_tokens"]),
     ]
     return [f"note: {line}" for line in lines]
 
@@ -81,7 +82,7 @@ def _duplicates(found: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str
         )
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
-    yield from _conflicts(found["conflicting"], manifest.get("task"))
+    yield from _conflicts(found["conflicting"], manifest["task"])
 
 
 def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
@@ -101,7 +102,7 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
         yield (
             f"{_rows_have(empty['rows'], part)} an empty text (first: row {empty['first_row']:,})"
         )
-    yield from _spellings(found.get("spellings", {}))
+    yield from _spellings(found["spellings"])
     for part, labels in found["missing_labels"].items():
         for label, count in labels.items():
             yield (
@@ -154,7 +155,7 @@ def _single(manifest: dict[str, Any]) -> Iterator[str]:
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split, but not on those noted as missing."""
     counts = {name: split.get("classes", {}) for name, split in manifest["counts"].items()}
-    missing = (manifest.get("findings") or {}).get("missing_labels", {})
+    missing = manifest["findings"]["missing_labels"]
     noted = set().union(*missing.values())
     if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
@@ -178,7 +179,7 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on splits that are too small to evaluate a model."""
     for split in _held_out(manifest):
         rows = manifest["counts"][split]["rows"]
-        classes = manifest.get("task", CLASSIFICATION) == CLASSIFICATION
+        classes = manifest["task"] == CLASSIFICATION
         effect = f"each row changes the accuracy by {1 / rows:.0%}" if classes else _BY_CHANCE
         if rows < _FEW:
             yield f"{split}.tsv has only {_rows(rows)}, so {effect}; raise --{split}-fraction"
@@ -186,8 +187,8 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield that the default share of dev.tsv is larger because there are few training rows."""
-    is_default = manifest["options"].get("dev_fraction", "") is None
-    share, rows = manifest.get("dev_fraction", 0), manifest["counts"]["dev"]["rows"]
+    is_default = manifest["options"]["dev_fraction"] is None
+    share, rows = manifest["dev_fraction"], manifest["counts"]["dev"]["rows"]
     if is_default and share > LEAST_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
         yield (
             f"dev.tsv has {_rows(rows)}, {100 * share:.2g}% of the training rows, because"
@@ -198,6 +199,6 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _held_out(manifest: dict[str, Any]) -> list[str]:
     """Return the splits that `prepare` took from the training set."""
-    if "also_in_dev" in manifest.get("findings", {}):
+    if "also_in_dev" in manifest["findings"]:
         return []
     return ["test", "dev"] if manifest["options"].get("test_fraction") else ["dev"]

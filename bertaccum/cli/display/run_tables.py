@@ -70,10 +70,7 @@ def run(found: dict[str, Any]) -> None:
         _while_training(found["evaluations"], metrics)
     if found["evaluated"]:
         _evaluated(found["evaluated"], metrics)
-    # Runs of earlier versions do not distinguish options that the user set from resolved ones.
-    mixed = found["resolved"] is None
-    heading = "options that differ from their defaults:" if mixed else "options set:"
-    _options(heading, found["config"])
+    _options("options set:", found["config"])
     _options("options resolved automatically:", found["resolved"])
 
 
@@ -139,7 +136,7 @@ def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> No
     show(head, rows, least=["update", *reversed(head[4:-1])])
 
 
-def _options(heading: str, options: dict[str, Any] | None) -> None:
+def _options(heading: str, options: dict[str, Any]) -> None:
     if options:
         say(heading)
         for name, value in options.items():
