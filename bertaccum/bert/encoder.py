@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 Initializer = Callable[[], tf_keras.initializers.Initializer]
 # Dropout sites of a classifier. Masks depend on these numbers, so they must never change.
-_EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 1, 2, 4
+_EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 0, 1, 3
 
 
 def build_encoder(

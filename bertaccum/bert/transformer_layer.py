@@ -36,7 +36,7 @@ class TransformerLayer(tf_keras.layers.Layer):
       intermediate_size: Width of the feed-forward part.
       dropout: Dropout rate of the attention weights, the attention output and the feed-forward
         output.
-      first_site: Number of the layer's first dropout site; the layer has four.
+      first_site: Number of the layer's first dropout site; the layer has three.
       mask_width: Largest possible size of an axis with dropout; see `ExampleDropout`.
       output_range: Number of leading tokens whose output is computed; None for all tokens.
       kernel_initializer: Function that returns an initializer; called once per kernel.
@@ -74,16 +74,14 @@ class TransformerLayer(tf_keras.layers.Layer):
             # Normalization always runs in float32, for numerical stability.
             return LayerNorm(name=name, epsilon=EPSILON, dtype=tf.float32)
 
-        # Masks depend on the site numbers, so these must never change. Site 1 is unused: it
-        # belonged to a dropout between the feed-forward layers, and BERT has none there.
         self._attention_layer = SelfAttention(
             hidden_size,
             num_attention_heads,
-            dropout_at(3),
+            dropout_at(0),
             kernel_initializer,
             name="self_attention",
         )
-        self._attention_dropout = dropout_at(0)
+        self._attention_dropout = dropout_at(1)
         self._attention_layer_norm = norm("self_attention_layer_norm")
         self._intermediate_dense = projection("intermediate", intermediate_size)
         self._output_dense = projection("output", hidden_size)

@@ -35,15 +35,15 @@ def test_dropout_sites_never_change() -> None:
     model = build_classifier(encoder, SMALL, 2, dropout=0.1)
     dropouts = [p for p in model.submodules if isinstance(p, ExampleDropout)]
     assert {d.width for d in dropouts} == {512}
-    assert sorted(d.site for d in dropouts) == [1, 2, 4, 5, 6, 8, 9, 10]
-    assert model.classifier.dropout.site == 10
+    assert sorted(d.site for d in dropouts) == [*range(8)]
+    assert model.classifier.dropout.site == 7
     for number, layer in enumerate(encoder.hidden_layers):
         parts = (
+            layer._attention_layer._dropout_layer,
             layer._attention_dropout,
             layer._output_dropout,
-            layer._attention_layer._dropout_layer,
         )
-        assert [part.site - 4 * number for part in parts] == [2, 4, 5]
+        assert [part.site - 3 * number for part in parts] == [1, 2, 3]
 
 
 def test_last_layer_may_compute_only_the_first_token() -> None:

@@ -252,7 +252,7 @@ def test_activation_and_recomputation_change_nothing(activation: Any, recompute:
 
 
 def test_masks_depend_on_the_site() -> None:
-    first, other = layer_with(first_site=0), layer_with(first_site=4)
+    first, other = layer_with(first_site=0), layer_with(first_site=3)
     found = of_layer(first, None)[0]
     assert np.abs(of_layer(other, first.get_weights())[0] - found).max() > 0.1
 
