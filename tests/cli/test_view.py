@@ -172,7 +172,7 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         "updates                              50 (1,600 examples)",
         "best dev macro-F1                    0.7333 (update 12)",
         "dev accuracy of the best checkpoint  0.7500",
-        "majority baseline                    0.6250 (always predicting 'bad')",
+        "dev majority baseline                0.6250 (always predicting 'bad')",
         "dev loss of the best checkpoint      0.6000",
         "note                                 accuracy 0.7500 is barely better than the majority"
         " baseline 0.6250",
