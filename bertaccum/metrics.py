@@ -73,18 +73,20 @@ def scores(evaluation: Evaluation) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _with_baselines(evaluation: Evaluation, labels: Mapping[str, str]) -> dict[str, str]:
+def _with_baselines(
+    evaluation: Evaluation, labels: Mapping[str, str], split: str = ""
+) -> dict[str, str]:
     """Return some scores of an evaluation, keyed by label, each baseline after its metric."""
     found = {}
     for name, label in labels.items():
         found[label] = shown(evaluation, name)
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
-            found["majority baseline"] = f"{score} ({always})"
+            found[f"{split}majority baseline"] = f"{score} ({always})"
         if name == "micro_f1" and (score := shown(evaluation, "constant_micro_f1")):
-            found["constant baseline"] = f"{score} (always predicting the same labels)"
+            found[f"{split}constant baseline"] = f"{score} (always predicting the same labels)"
         if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
-            found["mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
+            found[f"{split}mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
     return found
 
 
@@ -92,6 +94,11 @@ def _deciding(counts: list[int]) -> str:
     """Return the fraction of the examples that each window decided, as one line."""
     shares = (f"{number}: {count / sum(counts):.0%}" for number, count in enumerate(counts, 1))
     return ", ".join(shares)
+
+
+def score_on(split: str, evaluation: Evaluation, metric: str) -> dict[str, str]:
+    """Return a score on a split and the baseline of the same split, keyed by name."""
+    return _with_baselines(evaluation, {metric: f"{split} {LABELS[metric]}"}, f"{split} ")
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
@@ -103,7 +110,7 @@ def outcome(best: Evaluation, metric: str) -> dict[str, str]:
     """
     labels = {name: f"dev {LABELS[name]} of the best checkpoint" for name in ordered(metric)}
     labels[metric] = f"best dev {LABELS[metric]}"
-    found = _with_baselines(best, labels)
+    found = _with_baselines(best, labels, "dev ")
     found[labels[metric]] += f" (update {best['update']:,})"
     found["note"] = warning(best)
     return {name: value for name, value in found.items() if value}

@@ -9,7 +9,6 @@ import pytest
 
 import bertaccum
 from bertaccum.cli.program import cli, main
-from bertaccum.errors import ConfigError
 from bertaccum.other_names import _COMMANDS, _OPTIONS, explain_command
 
 CALLED = {
@@ -78,34 +77,3 @@ def test_names_lead_to_options_and_commands_that_exist() -> None:
     assert {f"--{name.replace('_', '-')}" for name in _OPTIONS} <= flags
     assert _COMMANDS.keys() <= cli.commands.keys()
     assert explain_command("xyz") == ""
-
-
-@pytest.mark.parametrize("option", ["model", "init_checkpoint"])
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    {
-        "roberta-base": "RoBERTa models are not supported, .*: use bert-base-cased; ",
-        "FacebookAI/xlm-roberta-base": "XLM-RoBERTa models are not supported",
-        "microsoft/deberta-v3-base": "DeBERTa models are not supported",
-        "answerdotai/ModernBERT-base": "ModernBERT models are not supported",
-        "distilbert-base-uncased": "DistilBERT models are not supported",
-        "gpt2": "GPT-2 models are not supported",
-        "distilroberta-base": "DistilRoBERTa models are not supported",
-        "t5-small": "T5 models are not supported",
-        "facebook/bart-base": "BART models are not supported",
-        "intfloat/e5-base": "with `hf download intfloat/e5-base",
-        "nlpaueb/legal-bert-base-uncased": "with `hf download nlpaueb/legal-bert-base-uncased",
-        "emilyalsentzer/Bio_ClinicalBERT": "with `hf download emilyalsentzer/Bio_ClinicalBERT",
-        "BERT-Base": "; did you mean bert-base[?]",
-        "google-bert/bert-base-uncased": "; did you mean bert-base-uncased[?]",
-        "hfl/chinese-roberta-wwm-ext": "with `hf download hfl/chinese-roberta-wwm-ext --local-dir",
-        "dmis-lab/biobert-base-cased-v1.1": "with `hf download dmis-lab/biobert-base-cased-v1.1 ",
-    }.items(),
-)
-def test_name_of_another_model_is_not_taken_for_a_misspelled_preset(
-    option: str, name: str, advice: str
-) -> None:
-    with pytest.raises((ConfigError, bertaccum.InputError), match=advice) as raised:
-        bertaccum.plan(**{option: name})
-    assert ("did you mean" in advice) == ("did you mean" in str(raised.value))
-    assert "`bertaccum models` lists" in str(raised.value)

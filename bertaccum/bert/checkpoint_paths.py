@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from bertaccum.bert.model_source import RUN_PREFIX
+from bertaccum.bert.weight_files import means_folder
 from bertaccum.errors import InputError
 
 # Prefix of the weight files in Google's releases.
@@ -18,8 +19,6 @@ _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})")
 # A folder has only one of each of these files, so the path of such a file means the folder.
 _IN_FOLDER = re.compile(
     r"(bert_)?config\.json|vocab\.txt|tokenizer(_config)?\.json|checkpoint|config\.yaml"
-    r"|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?"
-    r"|tf_model(-\d{5}-of-\d{5})?\.h5|(model|task)\.weights\.h5|flax_model\.msgpack"
 )
 _LATEST = re.compile(r'^\s*model_checkpoint_path:\s*"(?:.*[/\\])?([^"/\\]+)"', re.MULTILINE)
 
@@ -31,7 +30,7 @@ def plain_path(named: str) -> str:
         prefix = path.with_name(_SUFFIX.sub("", path.name)) if path.name else path
         if prefix != path and Path(f"{prefix}.index").is_file():
             path = prefix
-        elif path.is_file() and _IN_FOLDER.fullmatch(path.name):
+        elif path.is_file() and (_IN_FOLDER.fullmatch(path.name) or means_folder(path.name)):
             path = path.parent
     folder = path if path.is_dir() else path.parent
     # Other programs have folders `best` and files `config.yaml` as well.

@@ -15,13 +15,23 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.tensor_names import plain_variables
+from bertaccum.bert.weight_files import OTHER_FORMAT
 from bertaccum.errors import InputError, reason
 
 DIMENSIONS = "bert_config.json"
+# Object-based checkpoints, and no others, have a tensor of this name.
+_OBJECT_GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def _check(folder: Path, has_dimensions: bool) -> None:
-    """Check that the dimensions are known, which `run_classifier.py` does not write."""
+def _check(folder: Path, prefix: str, has_dimensions: bool) -> None:
+    """Check the kind of checkpoint, and that `run_classifier.py` or an option tells dimensions."""
+    if _OBJECT_GRAPH in (folder / f"{prefix}.index").read_bytes():
+        raise InputError(
+            "is a checkpoint of tf.train.Checkpoint or Keras, in which the weights do not have"
+            " BERT's names",
+            OTHER_FORMAT,
+            path=folder / prefix,
+        )
     if not has_dimensions and not (folder / DIMENSIONS).is_file():
         raise InputError(
             f"has no {DIMENSIONS}",

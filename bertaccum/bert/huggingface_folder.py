@@ -20,9 +20,10 @@ from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.tensor_files import INDEX_SUFFIX, TORCH_WEIGHTS, WEIGHTS, open_tensors, shards
+from bertaccum.bert.tensor_files import open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
+from bertaccum.bert.weight_files import WEIGHT_FILES, WEIGHTS, refuse_folder
 from bertaccum.errors import InputError
 from bertaccum.files import json_text, read_object
 from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
@@ -43,42 +44,26 @@ _USUAL: dict[str, Any] = {
 }
 
 CONFIG = "config.json"
-# Files of weights, in order of precedence.
-_WEIGHT_FILES = tuple(
-    name + suffix for name in (WEIGHTS, TORCH_WEIGHTS) for suffix in ("", INDEX_SUFFIX)
-)
-_CONVERT = "load the model with {} in transformers 4, and save it with save_pretrained"
-# Patterns of the names of weights in formats that cannot be read, and what to do.
-_OTHER_WEIGHTS = {
-    "tf_model*.h5": _CONVERT.format("from_pretrained(FOLDER, from_tf=True)"),
-    "flax_model*.msgpack": _CONVERT.format("from_pretrained(FOLDER, from_flax=True)"),
-    "*.weights.h5": "this is a folder of KerasHub: use the same model in Google's format, such"
-    " as a name that `bertaccum models` lists, or in Hugging Face's",
-}
 
 
 def _is_in(folder: Path, prefix: str) -> bool:
     """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
     if (folder / f"{prefix}.index").is_file():
         return False
-    known = (CONFIG, *_WEIGHT_FILES, *_OTHER_WEIGHTS)
-    return any(next(folder.glob(name), None) for name in known)
+    return any((folder / name).is_file() for name in (CONFIG, *WEIGHT_FILES))
 
 
-def _check(folder: Path, _: bool) -> None:
+def _check(folder: Path, _prefix: str, _has_dimensions: bool) -> None:
     """Check that a folder contains a configuration and weights."""
     weights = _weights(folder)
-    for pattern, remedy in _OTHER_WEIGHTS.items():
-        other = next(folder.glob(pattern), None)
-        if other is not None and not weights.is_file():
-            what = f"its weights are in {other.name}, which is not supported"
-            raise InputError(what, remedy, path=folder)
+    if not weights.is_file():
+        refuse_folder(folder)
     if not (folder / CONFIG).is_file():
         raise InputError(f"has no {CONFIG}", "download the model again", path=folder)
     if not weights.is_file():
         raise InputError(
             f"has no {WEIGHTS}",
-            f"download the model again, or pass a folder with one of {', '.join(_WEIGHT_FILES)}",
+            f"download the model again, or pass a folder with one of {', '.join(WEIGHT_FILES)}",
             path=folder,
         )
     for shard in shards(weights):
@@ -92,7 +77,7 @@ def _check(folder: Path, _: bool) -> None:
 
 def _weights(folder: Path, _: str = "") -> Path:
     """Return the path of a folder's weights, or of the index of weights in several files."""
-    names = (name for name in _WEIGHT_FILES if (folder / name).is_file())
+    names = (name for name in WEIGHT_FILES if (folder / name).is_file())
     return folder / next(names, WEIGHTS)
 
 

@@ -10,7 +10,8 @@ import tf_keras
 
 from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.pretrained_weights import is_kernel, original_shape, weight_name
-from bertaccum.bert.tensor_files import PREFIX, WEIGHTS, safetensors
+from bertaccum.bert.tensor_files import PREFIX, safetensors
+from bertaccum.bert.weight_files import WEIGHTS
 from bertaccum.errors import reason
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +19,13 @@ from bertaccum.bert.checkpoint_paths import (
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.google_checkpoint import GOOGLE
-from bertaccum.bert.huggingface_folder import HUGGINGFACE, other_model
-from bertaccum.bert.model_source import RUN_PREFIX, CheckpointFormat, ModelSource
-from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, closest_preset, preset_name
-from bertaccum.bert.tensor_files import TORCH_WEIGHTS, WEIGHTS
+from bertaccum.bert.huggingface_folder import HUGGINGFACE
+from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
+from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
+from bertaccum.bert.unknown_model import advice, is_address
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.bert.weight_files import refuse_file, refuse_folder
 from bertaccum.cache import cache_folder, cached_folder
 from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
@@ -33,10 +33,6 @@ from bertaccum.files import read_mapping, sha256
 from bertaccum.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
-NO_CHECKPOINT = "none"
-# Suffixes of files of weights, some of which are zip files as well. The first ones can be read.
-_READABLE = (".safetensors", ".bin", ".pt", ".pth")
-_WEIGHTS = (*_READABLE, ".h5", ".keras", ".msgpack", ".onnx", ".npz")
 # Formats of checkpoints, in order of precedence.
 FORMATS = (HUGGINGFACE, GOOGLE)
 
@@ -138,55 +134,24 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
         return _Found(
             fetch_preset(named, progress), RELEASED_PREFIX, GOOGLE, PRESETS[named].archive
         )
+    if is_address(named):  # A path would lose a slash.
+        raise InputError("is an address, not a path", advice(named), path=named)
     path = Path(checkpoint_home(named))
     if is_run(path):
         return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
     if path.is_dir():
         return _in_folder(path, Path(named).name if is_prefix(named) else None, config)
     if path.is_file():
-        _check_archive(path)
+        refuse_file(path)
         home = cache_folder() / "checkpoints" / sha256(path)[:16]
         folder = cached_folder(home, lambda folder: unpack(path, folder), progress)
         return _Found(folder, RELEASED_PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     raise InputError(
         f"there is no such {'file or folder' if is_path else 'checkpoint'}",
-        f"{_meant(named)}set `init_checkpoint` to a folder, a zip file, a run folder,"
-        f" {NO_CHECKPOINT}, or a name that `bertaccum models` lists",
+        advice(named),
         path=path,
     )
-
-
-def _meant(named: str) -> str:
-    """Return the beginning of the advice on an unknown name of a model; it may be empty."""
-    if other := other_model(named):
-        model, instead = other
-        return (
-            f"{model} models are not supported, because their layers differ from BERT's: use"
-            f" {instead}; "
-        )
-    on_hub = re.fullmatch(r"[\w-]+/([\w.-]+)", named)
-    if close := closest_preset(on_hub[1] if on_hub else named):
-        return f"did you mean {close}? "
-    if not on_hub or named.endswith(".zip") or Path(named).parent.is_dir():
-        return ""
-    return (
-        "if this is a model on the Hugging Face Hub, download it first, with"
-        f" `hf download {named} --local-dir FOLDER`; "
-    )
-
-
-def _check_archive(path: Path) -> None:
-    """Raise InputError if a file contains weights instead of a zip of Google's files."""
-    if path.suffix in _WEIGHTS:
-        raise InputError(
-            "is a file of weights, not a checkpoint",
-            "pass its folder, in which config.json and vocab.txt are, and name the file"
-            f" {WEIGHTS} or {TORCH_WEIGHTS} as its format requires"
-            if path.suffix in _READABLE
-            else "its format is not supported: use the model in Google's or Hugging Face's format",
-            path=path,
-        )
 
 
 def _with_presets(config: StepConfig) -> StepConfig:
@@ -203,11 +168,11 @@ def _with_presets(config: StepConfig) -> StepConfig:
         name = plain if Path(plain).exists() else preset_name(plain)
         config = dataclasses.replace(config, init_checkpoint=name)
     if config.model is not None and config.model not in PRESETS:
-        place = "pass a file or folder with `init_checkpoint`; "
         raise ConfigError(
             f"`model` {config.model} is not the name of a preset",
-            f"{place if Path(config.model).exists() else _meant(config.model)}"
-            "`bertaccum models` lists the names",
+            "pass a file or folder with `init_checkpoint`"
+            if Path(config.model).exists()
+            else advice(config.model),
         )
     return config
 
@@ -242,13 +207,14 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Found:
     if form is None and named is None and GOOGLE.is_in(folder, prefix := prefix_in(folder)):
         form = GOOGLE
     if form is None:
+        refuse_folder(folder)
         raise InputError(
             f"has no {prefix}.index",
             "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"
             " a checkpoint's files, such as FOLDER/model.ckpt-1000",
             path=folder,
         )
-    form.check(folder, config.bert_config is not None or config.model is not None)
+    form.check(folder, prefix, config.bert_config is not None or config.model is not None)
     return _Found(folder, prefix, form, folder.name)
 
 

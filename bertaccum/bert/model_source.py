@@ -15,6 +15,8 @@ from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.vocabulary import Vocabulary
 
 RUN_PREFIX = "model.ckpt"
+# The value of `init_checkpoint` for random weights.
+NO_CHECKPOINT = "none"
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class CheckpointFormat:
 
     Args:
       is_in: Returns whether a folder, given with a prefix, has files in this format.
-      check: Raises InputError if such a folder lacks a file. Its second argument tells whether
-        options select the dimensions.
+      check: Raises InputError if such a folder, given with a prefix, lacks a file. Its third
+        argument tells whether options select the dimensions.
       weights: Returns the path of the weights in a folder, given with a prefix.
       encoder: Returns the dimensions that the files in a folder tell, or None if they tell none.
       head: Returns what the files in a folder tell about the head of a classifier.
@@ -63,7 +65,7 @@ class CheckpointFormat:
     """
 
     is_in: Callable[[Path, str], bool]
-    check: Callable[[Path, bool], None]
+    check: Callable[[Path, str, bool], None]
     weights: Callable[[Path, str], Path]
     encoder: Callable[[Path], EncoderConfig | None]
     head: Callable[[Path], FineTunedHead]

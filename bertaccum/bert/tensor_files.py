@@ -17,13 +17,10 @@ import numpy as np
 from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
+from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.files import read_object
 
-# Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
-WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"
-# The index of weights in several files has the name of a single file with this suffix.
-INDEX_SUFFIX = ".index.json"
 # Prefix of the encoder's tensor names in a file with a head.
 PREFIX = "bert."
 
@@ -39,6 +36,8 @@ def open_tensors(path: Path) -> dict[str, HeldTensor]:
       InputError: The file cannot be read.
     """
     held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
+    if any(".lora_" in name for name in held):
+        raise InputError("has the weights of a PEFT adapter", MERGE, path=path)
     plain = plain_names(held)
     return {_today(plain[name]): tensor for name, tensor in held.items()}
 

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, MOST_CLASSES, confusions, scores, shown, warning
+from bertaccum.metrics import LABELS, MOST_CLASSES, confusions, score_on, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
@@ -72,7 +72,7 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
             ],
             options=run_facts.options(record.config),
             times={
-                "whole run": f"{record.seconds:,.1f} s",
+                "training time": f"{record.seconds:,.1f} s",
                 "updates": f"{run_facts.trained(record):,.1f} s",
                 "planning": f"{record.plan.get('planning_seconds') or 0:,.1f} s",
             },
@@ -81,11 +81,11 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
 
 
 def _test_score(record: Record, evaluation: dict[str, Any] | None) -> dict[str, str]:
-    """Return the score on the split of the page, unless this is dev.tsv, whose scores are known."""
+    """Return the score on the page's split and its baseline; dev.tsv's are among the results."""
     split = "dev" if evaluation is None else Path(evaluation["data"]).stem
     if evaluation is None or split == "dev":
         return {}
-    return {f"{split} {LABELS[record.best_by]}": shown(evaluation, record.best_by)}
+    return score_on(split, evaluation, record.best_by)
 
 
 def _charts(series: Series, span: int) -> dict[str, Markup]:

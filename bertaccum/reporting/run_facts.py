@@ -76,7 +76,7 @@ def _results(record: Record, series: Series, span: int) -> dict[str, str]:
         "training loss": mean_loss(loss, span),
         "updates": f"{len(record.updates):,}",
         "examples seen": f"{series.total:,}",
-        "time": f"{record.seconds:,.0f} s",
+        "training time": f"{record.seconds:,.0f} s",
         "speed": f"{series.total / seconds:,.1f} examples/s" if seconds else "",
         "noise scale": noise_scale(noise_facts(record)),
         "peak memory": known_size((record.summary or {}).get("peak_memory_bytes")),

@@ -48,7 +48,7 @@ def tensors(path: Path) -> dict[str, HeldTensor]:
 
 NPZ = CheckpointFormat(
     is_in=lambda folder, _: (folder / "weights.npz").is_file(),
-    check=lambda folder, _: None,
+    check=lambda folder, *_: None,
     weights=lambda folder, _: folder / "weights.npz",
     encoder=encoder,
     head=head,

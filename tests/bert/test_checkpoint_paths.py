@@ -101,23 +101,6 @@ def test_files_of_a_run_and_of_a_folder_select_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"),
-    {
-        "weights.pt": "pass its folder",
-        "weights.safetensors": "pass its folder",
-        "model.keras": "its format is not supported",
-        "bert.h5": "its format is not supported",
-    }.items(),
-)
-def test_weights_without_their_folder_are_not_called_a_damaged_zip(
-    tmp_path: Path, name: str, advice: str
-) -> None:
-    (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(InputError, match=f"is a file of weights, .*; {advice}"):
-        found(tmp_path / name)
-
-
-@pytest.mark.parametrize(
     ("names", "plain"),
     [
         (["module/bert/x", "module/output_bias", "step"], ["bert/x", "output_bias", "step"]),

@@ -172,7 +172,7 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         "updates                              50 (1,600 examples)",
         "best dev macro-F1                    0.7333 (update 12)",
         "dev accuracy of the best checkpoint  0.7500",
-        "majority baseline                    0.6250 (always predicting 'bad')",
+        "dev majority baseline                0.6250 (always predicting 'bad')",
         "dev loss of the best checkpoint      0.6000",
         "note                                 accuracy 0.7500 is barely better than the majority"
         " baseline 0.6250",
@@ -431,3 +431,17 @@ def test_terminal_breaks_lines_between_words(width: int) -> None:
     assert command in "\n".join(lines)
     assert len(lines[0]) <= width and len(lines) > 2
     assert sentences.wrapped("name   a b c", 9, indent=7) == "name   a\n       b\n       c"
+
+
+def test_lines_wrap_by_the_width_of_their_characters_on_a_terminal() -> None:
+    line = "note: 类别 名称 文本 标签 模型 `train --max-seq-length 64` 数据"
+    lines = sentences.wrapped(line, 29).splitlines()
+    assert lines == ["note: 类别 名称 文本 标签", "模型", "`train --max-seq-length 64`", "数据"]
+    assert sentences.wrapped(line, 0) == sentences.wrapped(line, 80) == line
+    # Characters without a width, such as combining ones, take no room.
+    assert sentences.wrapped("e\u0301" * 10, 10) == "e\u0301" * 10
+    # A line of 20 characters that is 40 cells wide does not fit.
+    assert "\n" in sentences.wrapped("类" * 10 + " " + "类" * 9, 30)
+    terminal = io.StringIO()
+    Live(Console(file=terminal, width=29, force_terminal=True)).note(line)
+    assert [row.strip() for row in terminal.getvalue().splitlines()] == lines

@@ -49,12 +49,13 @@ def places(run: Any) -> Any:
 def test_metric_of_best_by_is_shown_everywhere(places: dict[str, str]) -> None:
     for name in PLACES:
         assert re.search(r"best dev Matthews correlation", places[name]), name
+        assert "training time" in places[name], name
         assert "0.2469" in places[name], name
         assert re.search(r"update 400|│ 400 +│", places[name]), name
     for name in ("show", "card", "page", "compare"):
         accuracy = r"dev accuracy of the best checkpoint[ |│]*0\.6888"
         assert re.search(accuracy, places[name]), name
-        assert re.search(r"majority baseline[ |│]*0\.6907", places[name]), name
+        assert re.search(r"dev majority baseline[ |│]*0\.6907", places[name]), name
 
 
 def test_training_loss_is_the_same_everywhere(places: dict[str, str]) -> None:

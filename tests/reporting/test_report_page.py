@@ -238,6 +238,9 @@ def test_score_on_the_test_split_comes_first_on_the_cards(run: Path) -> None:
     names = [text for text in texts if text in ("test accuracy", "best dev accuracy")]
     assert names == ["test accuracy", "best dev accuracy"]
     assert texts[texts.index("test accuracy") + 1] == "0.6543"
+    baseline = {"majority_class": "bad", "majority_accuracy": 0.6}
+    texts = Outline(page(read_record(run), test | baseline, MISTAKES)).texts
+    assert texts[texts.index("test majority baseline") + 1] == "0.6000 (always predicting 'bad')"
     # The best dev score is already there.
     assert "<dt>dev accuracy</dt>" not in page(read_record(run), EVALUATION, MISTAKES)
 

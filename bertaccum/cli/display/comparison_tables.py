@@ -22,7 +22,7 @@ _SPREAD = {
     **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
     **{f"final_dev_{m}": f"final dev {label}" for m, label in LABELS.items()},
     "final_loss": "training loss of the last update",
-    "total_seconds": "time in seconds",
+    "total_seconds": "training time in seconds",
 }
 
 
@@ -116,12 +116,12 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
         f"noise of means over {size:,}": shown(row, "noise_of_equal_means"),
         "noise scale": shown(row, "noise_scale", ",.0f"),
         f"best dev {LABELS[metric] if metric else 'metric'}": score,
-        "majority baseline": shown(row, "majority_accuracy"),
+        "dev majority baseline": shown(row, "majority_accuracy"),
         **others,
         f"final dev {LABELS[metric or 'accuracy']}": shown(
             row, f"final_dev_{metric or 'accuracy'}"
         ),
-        "time": f"{row['seconds']:,.0f} s",
+        "training time": f"{row['seconds']:,.0f} s",
         "peak memory": known_size(row["peak_memory_bytes"]),
     }
 

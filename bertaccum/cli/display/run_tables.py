@@ -17,10 +17,10 @@ def runs(outlines: list[dict[str, Any]]) -> None:
     mixed = len(metrics) != 1
     metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
     batches = ("target batch", "micro-batch")
-    head = ("run", "status", "model", *batches, "updates", metric, "best update", "time")
+    head = ("run", "status", "model", *batches, "updates", metric, "best update", "training time")
     names = below_common_folder([row["run"] for row in outlines])
     rows = [[name, *_outline(row, mixed)] for name, row in zip(names, outlines, strict=True)]
-    show(head, rows, least=("best update", "time", "model", *batches, "updates", "status"))
+    show(head, rows, least=("best update", "training time", "model", *batches, "updates", "status"))
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
@@ -57,7 +57,7 @@ def run(found: dict[str, Any]) -> None:
         "updates": updates_done(found),
         "training loss": _training_loss(found["training_loss"]),
         "noise scale": noise_scale(found["noise_scale"]),
-        "time": duration(found["seconds"]),
+        "training time": duration(found["seconds"]),
         "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
         "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),

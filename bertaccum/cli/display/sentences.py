@@ -64,18 +64,25 @@ def from_here(path: Path) -> Path:
 
 
 def wrapped(line: str, width: int, indent: int = 0) -> str:
-    """Return a line broken between words into lines of at most `width` characters.
+    """Return a line broken between words into lines of at most `width` terminal cells.
 
     Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
 
     Args:
       line: The line.
-      width: The maximum length.
+      width: The maximum width; 0 if there is no limit.
       indent: The number of spaces before the second line and all later ones.
     """
+    if width == 0:
+        return line
+    from rich.cells import cell_len
+
+    if cell_len(line) <= width:
+        return line
     whole = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), line)
     lines = textwrap.wrap(
-        whole,
+        # textwrap counts characters, so one more follows each that is two cells wide.
+        "".join(one + "\1" * (cell_len(one) - 1) for one in whole),
         width,
         subsequent_indent=" " * indent,
         break_long_words=False,
@@ -83,7 +90,7 @@ def wrapped(line: str, width: int, indent: int = 0) -> str:
         expand_tabs=False,
         replace_whitespace=False,
     )
-    return "\n".join(lines).replace("\0", " ")
+    return "\n".join(lines).replace("\0", " ").replace("\1", "")
 
 
 def _fitted(text: str, stream: TextIO, indent: int = 0) -> str:
@@ -92,7 +99,7 @@ def _fitted(text: str, stream: TextIO, indent: int = 0) -> str:
     width = 0
     with contextlib.suppress(OSError, ValueError):
         width = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
-    return wrapped(text, width, indent) if 0 < width < len(text) else text
+    return wrapped(text, width, indent)
 
 
 def note(text: str, stream: TextIO | None = None) -> None:

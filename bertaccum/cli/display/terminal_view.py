@@ -100,8 +100,7 @@ class Live(View):
                 self._bars.update(task, visible=False)
 
     def note(self, line: str) -> None:
-        text, width = printable(sentences.with_flags(line), "\t"), self._console.width
-        text = sentences.wrapped(text, width) if len(text) > width else text
+        text = sentences.wrapped(printable(sentences.with_flags(line), "\t"), self._console.width)
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
