@@ -33,37 +33,30 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
     """
     labels = class_format(cells).labels_in(cells)
     every = [one for own in labels.values() for one in own]
+    joined = "labels such as {!r} look like several labels, because {}"
+    remedy = "pass `task` multi-label, or `task` classification if each is one class"
+    fraction = _fraction_in(every)
     if several := next((cell for cell, own in labels.items() if len(own) > 1), None):
-        if _fraction_in(every):
-            raise ConfigError(
-                f"lists such as {several[:80]!r} look like a probability for each class",
-                "write one class for each text, or pass `task` multi-label if these are labels",
-                path=where,
-            )
-        return MULTI_LABEL
-    if score := _comma_number_in(every):
-        raise ConfigError(
-            f"labels such as {score!r} look like numbers with a comma",
-            f"{number_remedy(score)}, and pass `task` regression; or pass `task` classification if"
-            " they are classes, or multi-label if they are lists of class numbers",
-            path=where,
+        if not fraction:
+            return MULTI_LABEL
+        what = f"lists such as {several[:80]!r} look like a probability for each class"
+        remedy = "write one class for each text, or pass `task` multi-label if these are labels"
+    elif number := _comma_number_in(every):
+        what = f"labels such as {number!r} look like numbers with a comma"
+        remedy = (
+            f"{number_remedy(number)}, and pass `task` regression; or pass `task` classification if"
+            " they are classes, or multi-label if they are lists of class numbers"
         )
-    joined, reason = joined_labels(every), "most of their parts also occur alone"
-    if joined is None and has_separated_flags(every):
-        joined, reason = every[0], "all of their parts are 0 or 1"
-    if joined:
-        raise ConfigError(
-            f"labels such as {joined[:80]!r} look like several labels, because {reason}",
-            "pass `task` multi-label, or `task` classification if each is one class",
-            path=where,
-        )
-    if score := _fraction_in(every):
-        raise ConfigError(
-            f"labels such as {score!r} look like scores",
-            "pass `task` regression, or `task` classification if they are classes",
-            path=where,
-        )
-    return CLASSIFICATION
+    elif cell := joined_labels(every):
+        what = joined.format(cell[:80], "most of their parts also occur alone")
+    elif has_separated_flags(every):
+        what = joined.format(every[0][:80], "all of their parts are 0 or 1")
+    elif fraction:
+        what = f"labels such as {fraction!r} look like scores"
+        remedy = "pass `task` regression, or `task` classification if they are classes"
+    else:
+        return CLASSIFICATION
+    raise ConfigError(what, remedy, path=where)
 
 
 def _fraction_in(labels: Iterable[str]) -> str | None:

@@ -62,7 +62,7 @@ class LabelFormat:
         return {cell: self._labels(cell, lists) for cell in cells}
 
     def _labels(self, cell: str, lists: bool) -> list[str]:
-        items = list_in(cell) if lists and (cell[0] == "[" or is_list(cell)) else None
+        items = list_in(cell) if lists and (cell.startswith("[") or is_list(cell)) else None
         plain = [cell] if self.separator is None else split(cell, self.separator)
         if not self.flags or (lists and items is None):
             return plain if items is None else items
