@@ -13,6 +13,7 @@ from typing import Any
 from bertaccum.errors import InputError
 from bertaccum.files import check_unpacked, sha256
 from bertaccum.progress import Note
+from data_prep.spellings import listed
 from data_prep.text_files import TABLE_ENDINGS, ending, text_lines, zip_members
 
 # Names of folders whose texts have no class. The aclImdb data set contains one.
@@ -76,9 +77,8 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     texts = [] if by_folder else _class_files(folder, files)
     taken = {path.name for path in texts}
     if skipped := [path for path in files if path.name not in taken]:
-        names = ", ".join(path.name for path in skipped[:_NAMED])
-        more = f" and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
-        note(f"{folder}: skipped the files that are not those of a class ({names}{more})")
+        names = listed([path.name for path in skipped], _NAMED)
+        note(f"{folder}: skipped the files that are not those of a class ({names})")
     if by_folder:
         for path in folders:
             if path not in by_folder:

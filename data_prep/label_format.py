@@ -2,7 +2,7 @@
 
 A cell contains a list if it looks like one of JSON, Python or NumPy: items in brackets that are
 quoted, are numbers, or are words separated by commas. Real lists of JSON Lines and Parquet reach
-this module as JSON. If all cells have the same number of items, all 0 or 1, each item says whether
+this module as JSON. If all lists have the same number of items, all 0 or 1, each item says whether
 one label applies, and the labels are named by their positions.
 """
 
@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from data_prep.spellings import finite_number, visible
 
 _DEFAULT = "|"
 # Separators that a column may have instead of the default.
 _OTHERS = (",", ";", "/", " ")
+_WRITTEN = (_DEFAULT, *_OTHERS[:-1])
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ITEM = re.compile(
     r"""\s*(?:[uUbB]?(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
@@ -30,6 +32,9 @@ _NUMPY_SCALAR = re.compile(r"np\.\w+\(([^()]*)\)")
 _MISSING = frozenset({"None", "null", "nan", "NaN"})
 _EMPTY_SET = "set()"
 _SWITCHES = {"true": 1.0, "false": 0.0}
+_FLAGS = frozenset({0, 1})
+# Values of the fields of a `LabelFormat` that are not recorded.
+_USUAL = (None, False, 0, _DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -46,60 +51,71 @@ class LabelFormat:
     lists: bool | None = None
     flags: int = 0
 
+    def record(self) -> dict[str, Any]:
+        """Return the fields that differ from the plain format, for files that are read later."""
+        return {name: value for name, value in asdict(self).items() if value not in _USUAL}
+
     def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
         """Return the labels in each of the different cells of a column."""
         cells = list(cells)
         lists = any(map(is_list, cells)) if self.lists is None else self.lists
-        labels = {cell: self._items(cell, lists) for cell in cells}
-        return {cell: self._flagged(cell, own) for cell, own in labels.items()}
+        return {cell: self._labels(cell, lists) for cell in cells}
 
-    def _items(self, cell: str, lists: bool) -> list[str]:
-        items = list_in(cell) if lists else None
-        if items is not None and (cell[0] == "[" or is_list(cell)):
-            return items
-        return [cell] if self.separator is None else split(cell, self.separator)
-
-    def _flagged(self, cell: str, items: list[str]) -> list[str]:
-        """Return the positions of the items that are 1; the cell if the items are not flags."""
-        if not self.flags:
-            return items
-        if len(items) != self.flags or any(_switch(item) not in (0, 1) for item in items):
+    def _labels(self, cell: str, lists: bool) -> list[str]:
+        items = list_in(cell) if lists and (cell.startswith("[") or is_list(cell)) else None
+        plain = [cell] if self.separator is None else split(cell, self.separator)
+        if not self.flags or (lists and items is None):
+            return plain if items is None else items
+        flags = list(map(_switch, plain if items is None else items))
+        if len(flags) != self.flags or not _FLAGS.issuperset(flags):
             return [cell]
-        return [str(position) for position, item in enumerate(items) if _switch(item)]
+        return [str(position) for position, flag in enumerate(flags) if flag]
 
 
-def class_format(cells: Collection[str], classes: int = 0) -> LabelFormat:
+_PLAIN = LabelFormat()
+
+
+def class_format(
+    cells: Collection[str], classes: int = 0, known: LabelFormat = _PLAIN
+) -> LabelFormat:
     """Return how a column with one label in each row contains it.
 
     Args:
       cells: The different cells.
       classes: The number of known classes; 0 if it is unknown.
+      known: The format of the training rows.
     """
-    found = LabelFormat(lists=any(map(is_list, cells)) or None)
-    return replace(found, flags=_flags(found, cells, classes))
+    found = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
+    return replace(found, flags=known.flags or _flags(found, cells, classes))
 
 
 def set_format(
     cells: Collection[str],
     separator: str = _DEFAULT,
-    classes: int = 0,
+    classes: int | None = 0,
     find: Callable[[str], str | None] | None = None,
+    known: LabelFormat = _PLAIN,
 ) -> LabelFormat:
     """Return how a column with any number of labels in each row contains them.
 
     Args:
       cells: The different cells.
-      separator: Separates labels. If it is the default and does not occur, another one is used if
-        most labels that it separates are known or, without `find`, also occur elsewhere.
-      classes: The number of known classes; 0 if it is unknown.
+      separator: Separates labels. If it is the default, that of the training rows is used if it
+        occurs. If neither occurs, another one is used if most labels that it separates are known
+        or, without `find`, also occur elsewhere.
+      classes: The number of known classes; 0 if it is unknown, and None if a list such as [0, 1]
+        consists of class numbers.
       find: Returns the known class that a label means, or None.
+      known: The format of the training rows.
     """
-    found = LabelFormat(separator, lists=any(map(is_list, cells)) or None)
+    found = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
     plain = [cell for cell in cells if not found.lists or list_in(cell) is None]
-    if separator == _DEFAULT and not any(separator in cell for cell in plain):
-        fits = [by for by in _OTHERS if _separates(by, plain, find)]
+    if separator == _DEFAULT:
+        usual = [by for by in (known.separator, separator) if by and any(by in c for c in plain)]
+        fits = usual or [by for by in _OTHERS if _separates(by, plain, find)]
         found = replace(found, separator=(fits or [separator])[0])
-    return replace(found, flags=_flags(found, cells, classes))
+    same = found.lists or found.separator == (known.separator or _DEFAULT)
+    return replace(found, flags=(same and known.flags) or _flags(found, cells, classes))
 
 
 def has_separated_flags(cells: Collection[str]) -> bool:
@@ -112,13 +128,9 @@ def joined_labels(cells: Collection[str]) -> str | None:
 
     More precisely, more than half of all parts of such cells do. None if there is no such cell.
     """
-    alone = {visible(cell).casefold() for cell in cells}
-    for separator in (_DEFAULT, *_OTHERS[:-1]):
-        joined = [cell for cell in cells if len(split(cell, separator)) > 1]
-        parts = {visible(one).casefold() for cell in joined for one in split(cell, separator)}
-        if joined and 2 * len(parts & alone) > len(parts):
-            return joined[0]
-    return None
+    alone = set(map(_folded, cells))
+    found = (_joined(by, cells, lambda one: _folded(one) in alone) for by in _WRITTEN)
+    return next((cell for joined in found for cell in joined), None)
 
 
 def split(cell: str, separator: str) -> list[str]:
@@ -179,35 +191,41 @@ def _switch(item: str) -> float | None:
     return _SWITCHES.get(item.lower(), finite_number(item))
 
 
-def _flags(found: LabelFormat, cells: Collection[str], classes: int) -> int:
-    """Return the number of labels if each cell contains 0 or 1 for each of them, else 0.
+def _flags(found: LabelFormat, cells: Collection[str], classes: int | None) -> int:
+    """Return the number of labels if each list contains 0 or 1 for each of them, else 0.
 
-    A list such as [0, 1] may also consist of two class numbers. Class numbers are not repeated, so
-    a repeated one settles it, and so does a list of a length that is the number of classes.
+    Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
+    numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
+    does a length that is the number of classes if there are only lists.
     """
     labels = found.labels_in(cells)
-    sizes = {len(items) for items in labels.values()}
-    if len(sizes) != 1 or min(sizes) < 2:
+    own = [tuple(map(_switch, labels[c])) for c in cells if not found.lists or list_in(c)]
+    sizes = set(map(len, own))
+    if len(sizes) != 1 or min(sizes) < 2 or not all(map(_FLAGS.issuperset, own)):
         return 0
-    if any(_switch(item) not in (0, 1) for items in labels.values() for item in items):
-        return 0
-    repeated = any(len({*map(_switch, items)}) < len(items) for items in labels.values())
-    all_lists = bool(found.lists) and all(list_in(cell) is not None for cell in cells)
-    return min(sizes) if repeated or (all_lists and classes in (0, *sizes)) else 0
+    if any(len({*flags}) < len(flags) for flags in own):
+        return min(sizes)
+    are_flags = len(set(own)) > 1 if len(own) < len(cells) else classes in (0, *sizes)
+    return min(sizes) if found.lists and classes is not None and are_flags else 0
 
 
 def _separates(
-    separator: str, cells: Sequence[str], find: Callable[[str], str | None] | None
+    separator: str, cells: Collection[str], find: Callable[[str], str | None] | None
 ) -> bool:
     """Return whether most parts of the cells that contain a separator are labels."""
-    joined = [cell for cell in cells if len(split(cell, separator)) > 1]
-    if not joined or (find and all(map(find, joined))):
+    places = Counter(one for cell in cells for one in set(map(_folded, split(cell, separator))))
+    joined = _joined(separator, cells, find or (lambda one: places[_folded(one)] > 1))
+    if separator == " " and not all(_is_number(one) for cell in joined for one in cell.split()):
         return False
-    parts = {one for cell in joined for one in split(cell, separator)}
-    if separator == " " and not all(map(_is_number, parts)):
-        return False
-    if find:
-        return 2 * sum(find(one) is not None for one in parts) > len(parts)
-    folded = ({visible(one).casefold() for one in split(cell, separator)} for cell in cells)
-    places = Counter(one for own in folded for one in own)
-    return 2 * sum(places[visible(one).casefold()] > 1 for one in parts) > len(parts)
+    return bool(joined) and not (find and all(map(find, joined)))
+
+
+def _joined(separator: str, cells: Collection[str], is_label: Callable[[str], object]) -> list[str]:
+    """Return the cells that contain a separator if most of their parts are labels, else none."""
+    joined = {cell: own for cell in cells if len(own := split(cell, separator)) > 1}
+    parts = {one for own in joined.values() for one in own}
+    return list(joined) if 2 * sum(bool(is_label(one)) for one in parts) > len(parts) else []
+
+
+def _folded(label: str) -> str:
+    return visible(label).casefold()

@@ -10,10 +10,10 @@ import numpy as np
 
 from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.label_checks import likely_task, refuse_infinite
+from data_prep.label_checks import check_labels, likely_task
 from data_prep.label_format import LabelFormat, class_format, set_format
 from data_prep.rows import LABEL_SEPARATOR, Part, Rows, Source
-from data_prep.spellings import class_finder, finite_number, merged, number_remedy
+from data_prep.spellings import class_finder, finite_number, flags_remedy, merged, number_remedy
 
 
 def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
@@ -72,15 +72,10 @@ def _class_names(
     return counts.keys() if as_written else set(merged(counts).values())
 
 
-def _refuse_infinite(labels: Mapping[str, Sequence[str]], rows: Rows, part: Part) -> None:
-    found = {one: row for cell, row in rows.classes.items() for one in labels[cell]}
-    refuse_infinite(found, part.where)
-
-
-def _unknown(label: str, part: Part, row: int) -> InputError:
+def _unknown(found: LabelFormat, label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
-        "correct it, or add training rows of that class",
+        flags_remedy(found.flags) or "correct it, or add training rows of that class",
         path=part.where,
         row=row,
     )
@@ -102,7 +97,7 @@ class _Classes:
         order, part = source.order, source.train
         self.format = LabelFormat(lists=False) if order else class_format(rows.classes)
         labels = self.format.labels_in(rows.classes)
-        _refuse_infinite(labels, rows, part)
+        check_labels(self.format, labels, rows.classes, part.where)
         names = _class_names(labels, rows, as_written)
         if len(names) == 1:
             raise InputError(
@@ -133,7 +128,7 @@ class _Classes:
             raise InputError(f"has {several}", remedy, path=part.where, row=row)
         name = self.find(labels[0])
         if name is None:
-            raise _unknown(labels[0], part, row)
+            raise _unknown(self.format, labels[0], part, row)
         return self._cells[name]
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
@@ -209,7 +204,7 @@ class _LabelSets:
                 "add rows of other labels, or choose another `label_separator`",
                 path=part.where,
             )
-        _refuse_infinite(labels, rows, part)
+        check_labels(self.format, labels, rows.classes, part.where)
         self.labels = list(order) or _sorted(names)
         self.find = class_finder(self.labels, as_written)
         self._numbers = {label: number for number, label in enumerate(self.labels)}
@@ -218,7 +213,7 @@ class _LabelSets:
         names = [self.find(label) for label in labels]
         for label, name in zip(labels, names, strict=True):
             if name is None:
-                raise _unknown(label, part, row)
+                raise _unknown(self.format, label, part, row)
         numbers = sorted({self._numbers[name] for name in names if name is not None})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
 

@@ -160,6 +160,7 @@ def _opened(
 
 def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:
     names = [source.names.get(label, label) for label in data.kind.labels]
+    found = {} if source.joined else data.kind.format.record()
     return {
         "tool": TOOL,
         "version": __version__,
@@ -167,6 +168,7 @@ def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[
         "task": data.kind.task,
         "labels": names,
         "source_labels": data.kind.labels,
+        **({"label_format": found} if found else {}),
         "counts": {split: _counts(rows, data.kind, names) for split, rows in data.splits.items()},
         **source.facts,
         "layout": options["layout"],

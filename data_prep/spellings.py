@@ -57,6 +57,11 @@ def number_remedy(cell: str) -> str | None:
     return None
 
 
+def flags_remedy(flags: int) -> str:
+    """Return how to correct a cell in a column of 0 and 1 for each label; empty for no labels."""
+    return f"write 0 or 1 for each of the {flags} labels" if flags else ""
+
+
 def visible(label: str) -> str:
     """Return a label without invisible characters, and with one space between its words."""
     return " ".join(_INVISIBLE.sub("", label).split())

@@ -25,5 +25,6 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
     """
     table = [contents, is_prepared(tsv)]
     of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
+    of_labels += [labels.format] if labels.format else []
     key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]

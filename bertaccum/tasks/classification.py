@@ -14,7 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.label_format import class_format
+from data_prep.label_format import LabelFormat, class_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +38,8 @@ class Classification:
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         """Return the label in each cell; see `Task.parts`."""
-        labels = class_format(cells, len(self.labels.values)).labels_in(cells)
-        find = self.labels.finder()
+        found = class_format(cells, len(self.labels.values), LabelFormat(**self.labels.format))
+        find, labels = self.labels.finder(), found.labels_in(cells)
         return {
             cell: own if len(own) == 1 and not find(cell) else [cell]
             for cell, own in labels.items()

@@ -72,4 +72,4 @@ def task_in(tsv: Path, task: Task) -> Task:
             raise InputError(f"the run has no class {name!r}", remedy, path=tsv.parent / MANIFEST)
     # A class without a number cannot occur in the TSV.
     numbers = [str(classes.index(name)) if name in classes else "-" for name in known]
-    return make_task(replace(task.labels, values=numbers))
+    return make_task(replace(task.labels, values=numbers, format={}))

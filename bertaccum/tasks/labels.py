@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertaccum.errors import InputError
 from bertaccum.task_names import CLASSIFICATION, TASKS
-from data_prep.spellings import class_finder
+from data_prep.spellings import class_finder, flags_remedy
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Separates the labels of an example in the TSVs that `bertaccum prepare` writes.
 SEPARATOR = "|"
+_FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int}
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,11 @@ class Labels:
       task: Kind of task, one of `config.TASKS`.
       mean: Mean of the labels in train.tsv, for regression.
       std: Standard deviation of the labels in train.tsv, for regression.
+      format: Fields of the `LabelFormat` of the training rows that differ from the plain format;
+        files that `prepare` did not write have the same format.
 
     Raises:
-      ValueError: The fields contradict each other.
+      ValueError: The fields are unknown or contradict each other.
     """
 
     values: list[str]
@@ -41,6 +44,7 @@ class Labels:
     task: str = CLASSIFICATION
     mean: float = 0.0
     std: float = 1.0
+    format: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not all(isinstance(text, str) for text in [*self.values, *self.names]):
@@ -51,6 +55,11 @@ class Labels:
             raise ValueError("the mean or the std is not a valid number")
         if self.task not in TASKS:
             raise ValueError(f"the task {self.task!r} is unknown")
+        if not isinstance(self.format, dict) or not all(
+            value and isinstance(value, _FORMAT.get(name, ()))
+            for name, value in self.format.items()
+        ):
+            raise ValueError("the format is unknown")
 
     @property
     def outputs(self) -> int:
@@ -119,7 +128,8 @@ def class_numbers(
             name = find(label)
             if name is None:
                 row = int(table["row"][column == cell].iloc[0])
-                what, remedy = f"label {label!r} is unknown", f"use one of {listed}"
+                what = f"label {label!r} is unknown"
+                remedy = flags_remedy(labels.format.get("flags", 0)) or f"use one of {listed}"
                 if by_name and class_finder(labels.values)(label):
                     remedy += "; or pass `label_form` numbers if it is a class number"
                 raise InputError(what, remedy, path=tsv, row=row)

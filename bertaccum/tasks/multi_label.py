@@ -17,7 +17,8 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.label_format import set_format
+from data_prep.label_format import LabelFormat, set_format
+from data_prep.spellings import class_finder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,12 @@ class MultiLabel:
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         """Return the labels in each cell, such as `a|b`; a lone separator means no label."""
         find, classes = self.labels.finder(), len(self.labels.values)
-        found = set_format(cells, separator, classes, find if classes else None)
+        # If classes are named by numbers, a list of numbers contains names.
+        are_numbered = all(map(class_finder(self.labels.names), "01"))
+        known = LabelFormat(**self.labels.format)
+        found = set_format(
+            cells, separator, None if are_numbered else classes, find if classes else None, known
+        )
         return {cell: [cell] if find(cell) else own for cell, own in found.labels_in(cells).items()}
 
     def encode(

@@ -12,7 +12,7 @@ from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.columns import PAIR
-from data_prep.label_checks import likely_task, refuse_infinite
+from data_prep.label_checks import check_labels, likely_task
 from data_prep.label_findings import format_notes
 from data_prep.label_format import class_format, set_format
 from data_prep.manifest import MANIFEST, read_manifest
@@ -53,7 +53,13 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
         first = next(read_rows(train), None)
         names = [str(name) for name in manifest["labels"]]
         numbers = [str(number) for number in range(len(names))]
-        return Labels(numbers, names, first is not None and first.pair is not None, kind)
+        pairs = first is not None and first.pair is not None
+        found = manifest.get("label_format", {})
+        try:
+            return Labels(numbers, names, pairs, kind, format=found)
+        except ValueError:
+            unknown = f"the format of the labels {found!r} is unknown"
+            raise InputError(unknown, "prepare the data again", path=folder / MANIFEST) from None
     table = read_tsv(train)
     if kind == REGRESSION:
         return regression_labels(train, table, PAIR in table)
@@ -63,8 +69,8 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     found = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
     for line in format_notes(found, kind, task):
         note(f"{train}: {line}")
-    parts = make_task(Labels([], [], task=kind)).parts(rows)
-    refuse_infinite({label: row for cell, row in rows.items() for label in parts[cell]}, train)
+    parts = make_task(Labels([], [], task=kind, format=found.record())).parts(rows)
+    check_labels(found, parts, rows, train)
     classes = merged(Counter(label for cell in column for label in parts[cell]))
     if others := respelled(classes):
         note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
@@ -74,4 +80,4 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
         raise InputError(
             f"has {only}, but a classifier needs at least two", "check the label column", path=train
         )
-    return Labels(values, values, PAIR in table, kind)
+    return Labels(values, values, PAIR in table, kind, format=found.record())

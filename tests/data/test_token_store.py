@@ -397,6 +397,15 @@ def test_spellings_in_a_folder_without_manifest_are_one_class(tmp_path: Path) ->
     assert store.labels.tolist() == [0, 0, 0, 1]
 
 
+def test_token_store_depends_on_the_format_of_the_labels(tmp_path: Path) -> None:
+    dev, numbered = write(tmp_path / "dev.tsv", "[0, 1]\tgood"), ["0", "1"]
+    labels = Labels(numbered, numbered, task="multi-label")
+    flags = dataclasses.replace(labels, format={"lists": True, "flags": 2})
+    for own, expected in ((labels, [[1, 1]]), (flags, [[0, 1]])):
+        store = open_store(dev, make_task(own), Tokenization(Vocabulary(WORDS), 8), silent)
+        assert store.labels.tolist() == expected
+
+
 EMOTIONS = Labels(["0", "1", "2"], ["anger", "fear", "joy"], task="multi-label")
 
 

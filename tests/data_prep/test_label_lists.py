@@ -16,6 +16,7 @@ from pyarrow import parquet as pq
 
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.tasks.prepared_labels import read_labels
 from data_prep.label_format import is_list, list_in
 from data_prep.preparation import PrepareResult
 from data_prep.tsv import read_tsv
@@ -172,6 +173,38 @@ def test_two_class_numbers_are_not_zeros_and_ones(tmp_path: Path) -> None:
     assert cells(prepared(tmp_path, ["0|1", "1|0"] * 3, task="multi-label")) == ["0 1"] * 6
 
 
+@pytest.mark.parametrize(
+    ("labels", "row"),
+    [
+        (["[0, 1, 1]", "[1, 0, 0]", "1"], 4),
+        (["1", "[0, 1, 0]", "[1, 0, 0]"], 2),
+        (["[0, 1, 0]", "[1, 0, 0]", "joy"], 4),
+        (["[0, 1, 0]", "[]", "[1, 0, 0]"], 3),
+        (["[0, 1]", "[1, 0]", "1"], 4),
+        ([[0, 1, 1], 1, [1, 0, 0]], 2),
+    ],
+)
+@pytest.mark.parametrize("task", [None, "multi-label"])
+def test_other_label_beside_lists_of_zeros_and_ones_is_an_error(
+    tmp_path: Path, labels: list[Any], row: int, task: str | None
+) -> None:
+    size = 2 if labels[0] == "[0, 1]" else 3
+    with pytest.raises(InputError, match=f"row {row}: .* is not a list of {size} numbers, unlike"):
+        prepared(tmp_path, labels * 2, task=task)
+    path = tmp_path / "train.tsv"
+    path.write_text("".join(f"{cell}\ttext\n" for cell in ["label", *map(str, labels)]))
+    with pytest.raises(InputError, match=f"train.tsv, row {row + (tmp_path / 'a.jsonl').exists()}"):
+        read_labels(tmp_path, task)
+
+
+def test_numbers_beside_lists_of_class_numbers_are_class_numbers(tmp_path: Path) -> None:
+    labels = ["[0, 1]", "1", "[0]", "0"]
+    assert cells(prepared(tmp_path, labels * 2)) == ["0 1", "1", "0", "0"] * 2
+    # Annotators may agree.
+    votes = [[1, 1], [0, 2], 1]
+    assert cells(prepared(tmp_path, votes * 2)) == ["1", "0 2", "1"] * 2
+
+
 def test_test_rows_are_written_like_the_training_rows(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text('label,text\n"[0, 1]",a\n[1],b\n')
     labels = ["[0, 1, 2]", "[1]", "[2, 0]"]
@@ -192,7 +225,8 @@ def test_zeros_and_ones_of_another_number_are_an_unknown_label(
 ) -> None:
     (tmp_path / "test.csv").write_text(f'label,text\n"{cell}",x\n')
     labels = [[1, 0, 1], [0, 1, 0], [0, 0, 1]] if task else [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    with pytest.raises(InputError, match=rf"row 2: the label '{re.escape(cell)}' does not occur"):
+    message = rf"row 2: the label '{re.escape(cell)}' does not occur .*; write 0 or 1 for each of"
+    with pytest.raises(InputError, match=message):
         prepared(tmp_path, labels * 2, task=task, test_file=tmp_path / "test.csv")
 
 
@@ -269,6 +303,30 @@ def test_labels_that_look_like_several_are_a_question(tmp_path: Path, separator:
     assert len(prepared(tmp_path, labels, task="classification").manifest["labels"]) == 4
     apart = [separator.join(pair) for pair in (("x", "y"), ("z", "joy"))] + ["joy", "anger"]
     assert len(prepared(tmp_path, apart * 2).manifest["labels"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "way"),
+    [
+        (["3,5", "4,0", "2"], "write a decimal point instead of the comma, as in 3.5,"),
+        (["1", "1,5", "2", "2,5"], "write a decimal point instead of the comma, as in 1.5,"),
+        (["1,234", "2", "3"], "write it as 1234, or as 1.234 if the comma is a decimal mark,"),
+        (["0,1", "1,0"], "write a decimal point"),
+    ],
+)
+def test_numbers_with_a_comma_are_a_question(tmp_path: Path, labels: list[str], way: str) -> None:
+    number = next(label for label in labels if "," in label)
+    message = f"labels such as '{number}' look like numbers with a comma; {way}.* `task` regression"
+    with pytest.raises(ConfigError, match=message):
+        prepared(tmp_path, labels * 3)
+    assert prepared(tmp_path, labels * 3, task="classification").manifest["labels"] == sorted(
+        labels
+    )
+
+
+@pytest.mark.parametrize("labels", [["3,5", "4,5", "joy"], ["1,2,3", "4"], ["Mar 3, 5", "2"]])
+def test_other_labels_with_a_comma_are_classes(tmp_path: Path, labels: list[str]) -> None:
+    assert prepared(tmp_path, labels * 3).manifest["labels"] == sorted(labels)
 
 
 def test_several_labels_in_a_classification_are_refused(tmp_path: Path) -> None:
