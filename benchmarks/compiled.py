@@ -22,7 +22,7 @@ from tools import TASK, Results, run_part, table
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update

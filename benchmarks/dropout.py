@@ -33,8 +33,8 @@ from bertaccum.bert.dropout import ExampleDropout, present_masks
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
 from bertaccum.data.windows import make_window, window_rows
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update

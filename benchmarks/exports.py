@@ -35,7 +35,7 @@ from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import store_of
-from data_prep.tsv import read_tsv
+from data_prep.tables.tsv import read_tsv
 
 TEXTS, LENGTH, LATENCY_CALLS = 2000, 128, 50
 INPUTS = ("token_ids", "segment_ids", "padding_mask")

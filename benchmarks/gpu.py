@@ -37,9 +37,9 @@ import gpu_programs
 from memory import MOST_BYTES, errors_table, predicted
 from tools import Results, difference, prepared_yelp, say, table, train_command
 
-from bertaccum.config import PRECISIONS
-from bertaccum.planning import device_memory
-from bertaccum.sizes import format_size, parse_size
+from bertaccum.distribution import device_memory
+from bertaccum.options.commands import PRECISIONS
+from bertaccum.system.sizes import format_size, parse_size
 
 MODELS = ("bert-small", "bert-base", "bert-large")
 LENGTHS = (128, 512)

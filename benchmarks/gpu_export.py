@@ -26,7 +26,7 @@ from bertaccum.bert.dropout import draw_masks
 from bertaccum.bert.model_inputs import PaddedTexts
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import Trainee

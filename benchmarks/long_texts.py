@@ -21,7 +21,7 @@ from task_data import LONG_IMDB
 from task_trainings import Case, Place, our_result, peer_result
 from tools import Results, run_part, table
 
-from bertaccum.sizes import format_size
+from bertaccum.system.sizes import format_size
 
 EPOCHS = 3
 # With a limit, tensors come from the allocator that counts their memory.

@@ -31,17 +31,17 @@ import numpy as np
 from tools import prepared_yelp, preset_job, run_part, say, table, train_command, vocabulary_file
 
 from bertaccum.bert.model_finder import find_model
-from bertaccum.config import PRECISIONS, TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.window_cuts import make_cut
+from bertaccum.options.commands import PRECISIONS, TrainConfig
 from bertaccum.planning.batch_plan import Saving, even_micro_batches
 from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
 from bertaccum.planning.search import SearchSpace, search
-from bertaccum.progress import silent
-from bertaccum.sizes import format_size, parse_size
+from bertaccum.system.progress import silent
+from bertaccum.system.sizes import format_size, parse_size
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 

@@ -26,13 +26,13 @@ from tools import TASK, Results, prepared_yelp, run_part, say, table
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.window_cuts import Cut, make_cut
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
 from bertaccum.reporting.batch_advice import noise_scale
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.initial_model import build_model

@@ -40,13 +40,13 @@ from tools import (
     train_command,
 )
 
-from bertaccum.config import TrainConfig
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.search import SearchSpace, search
-from bertaccum.progress import silent
-from bertaccum.sizes import format_size, parse_size
+from bertaccum.system.progress import silent
+from bertaccum.system.sizes import format_size, parse_size
 
 PRESETS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
 LENGTHS = (128, 512)

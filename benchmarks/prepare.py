@@ -24,10 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.prepare import PrepareConfig
 from data_prep.preparation import prepare
-from data_prep.rows import Part, Row, Source
-from data_prep.sample import sample_source
+from data_prep.sources.sample import sample_source
+from data_prep.tables.rows import Part, Row, Source
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN_ROWS, TEST_ROWS = 560_000, 38_000

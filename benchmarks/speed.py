@@ -48,10 +48,10 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_inputs import inputs_of_padded
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
 from bertaccum.data.window_cuts import Prices, make_cut
 from bertaccum.data.window_shapes import choose_shapes
 from bertaccum.data.windows import Window, make_window, window_rows
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import Trainee, make_update

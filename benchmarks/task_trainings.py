@@ -19,7 +19,7 @@ from task_weights import Weights, trained_weights, write_initial
 from tools import say
 
 from bertaccum.data.windows import permutation, updates_per_epoch
-from data_prep.tsv import read_tsv
+from data_prep.tables.tsv import read_tsv
 
 HERE = Path(__file__).parent
 PEER = HERE.parent / "build/peers/environments/huggingface/bin/python"

@@ -11,9 +11,9 @@ from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.config import TrainConfig
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 from bertaccum.training.initial_model import build_model
 
 Weights = dict[str, np.ndarray]

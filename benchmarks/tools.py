@@ -18,13 +18,13 @@ from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.measured_plan import measurement_job
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels

@@ -1,9 +1,9 @@
 """The commands as Python functions, such as `bertaccum.train(...)`.
 
 Each function takes the options of its command as keyword arguments, or as a dataclass from
-`bertaccum.config`; names and defaults are those of the command. The functions print nothing. An
-error that the command would report is raised as a `BertAccumError`; wrong arguments raise a
-TypeError.
+`bertaccum.options.commands`; names and defaults are those of the command. The functions print
+nothing. An error that the command would report is raised as a `BertAccumError`; wrong arguments
+raise a TypeError.
 
 Most of this module consists of docstrings, from which the Python reference is generated.
 """
@@ -19,8 +19,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-from bertaccum.atomic import standing
-from bertaccum.config import (
+from bertaccum.errors import ConfigError
+from bertaccum.options.commands import (
     EvalConfig,
     ExportConfig,
     PlanConfig,
@@ -29,14 +29,14 @@ from bertaccum.config import (
     ServeConfig,
     TrainConfig,
 )
-from bertaccum.errors import ConfigError
-from bertaccum.files import check_writable
-from bertaccum.other_names import explain_option
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Note, Progress, silent, unheard
-from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import Options, named_options
-from bertaccum.stopping import Stopping
+from bertaccum.options.fields import Options, named_options
+from bertaccum.options.other_names import explain_option
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.runs.paths import target_of
+from bertaccum.system.atomic import standing
+from bertaccum.system.files import check_writable
+from bertaccum.system.progress import Note, Progress, silent, unheard
+from bertaccum.system.stopping import Stopping
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
@@ -489,7 +489,7 @@ def report(
     own = {} if run is None else {"run": str(run)}
     config = _configured(ReportConfig, config, options | own)
     from bertaccum.reporting.report_page import write_page
-    from bertaccum.reporting.run_record import read_record
+    from bertaccum.runs.record import read_record
 
     record = read_record(Path(config.run))
     out = Path(config.out) if config.out else record.paths.page
@@ -539,8 +539,8 @@ def predict(
 
     check_predict(config)
     from bertaccum.inference.predict import predict as run
-    from data_prep.columns import reading_of
-    from data_prep.texts import read_texts
+    from data_prep.tables.columns import reading_of
+    from data_prep.tables.texts import read_texts
 
     if isinstance(texts, str):
         texts = [texts]

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertaccum.config import SPLITS
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
-from bertaccum.progress import Note, Progress, unheard
-from bertaccum.task_names import CLASSIFICATION, REGRESSION
-from data_prep.columns import LABEL, PAIR, TEXT, WEIGHT
+from bertaccum.options.commands import SPLITS
+from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
+from bertaccum.system.progress import Note, Progress, unheard
 from data_prep.findings import findings, rows_to_keep
-from data_prep.label_findings import format_notes, missing_labels, spellings
-from data_prep.label_kinds import LabelKind, label_cells, label_kind
-from data_prep.rows import Part, Rows, Source, gather
 from data_prep.split import split_rows
+from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT
+from data_prep.tables.label_findings import format_notes, missing_labels, spellings
+from data_prep.tables.label_kinds import LabelKind, label_cells, label_kind
+from data_prep.tables.rows import Part, Rows, Source, gather
 
 # By default, dev.tsv has at least this number of rows, or this share of them if that is fewer.
 _DEV_ROWS, _MOST_OF_FEW = 500, 0.1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.rows import Rows
+from data_prep.tables.rows import Rows
 
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5

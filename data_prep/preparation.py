@@ -10,23 +10,23 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from bertaccum.atomic import new_files, write_text
-from bertaccum.files import json_text, sha256
-from bertaccum.prepare_config import LEAST_DEV_FRACTION, PrepareConfig
-from bertaccum.progress import Note, Progress, unheard
-from bertaccum.settings import TEST_COLUMNS, named_options
+from bertaccum.options.fields import TEST_COLUMNS, named_options
+from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.system.atomic import new_files, write_text
+from bertaccum.system.files import json_text, sha256
+from bertaccum.system.progress import Note, Progress, unheard
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
-from data_prep.glue import glue_options, glue_source
-from data_prep.label_kinds import LabelKind
-from data_prep.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
-from data_prep.own_files import own_options, own_source
-from data_prep.piped_input import saved_pipes
-from data_prep.rows import Source
-from data_prep.sample import sample_source
-from data_prep.tfds_source import tfds_options, tfds_source
-from data_prep.tsv import write_tsv
-from data_prep.yelp import yelp_options, yelp_source
+from data_prep.sources.glue import glue_options, glue_source
+from data_prep.sources.own_files import own_options, own_source
+from data_prep.sources.piped_input import saved_pipes
+from data_prep.sources.sample import sample_source
+from data_prep.sources.tfds import tfds_options, tfds_source
+from data_prep.sources.yelp import yelp_options, yelp_source
+from data_prep.tables.label_kinds import LabelKind
+from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.tables.rows import Source
+from data_prep.tables.tsv import write_tsv
 
 _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.

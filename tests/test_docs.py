@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from bertaccum.cli.program import cli
-from bertaccum.other_names import explain_option
+from bertaccum.options.other_names import explain_option
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.

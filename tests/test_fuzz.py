@@ -43,18 +43,18 @@ from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
-from bertaccum.files import json_digest
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import silent
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.files import json_digest
+from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
-from data_prep.columns import Reading
 from data_prep.preparation import prepare
-from data_prep.table import read_rows
-from data_prep.texts import read_texts
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import Reading
+from data_prep.tables.table import read_rows
+from data_prep.tables.texts import read_texts
+from data_prep.tables.tsv import read_tsv
 
 # Bytes that have a meaning in at least one file format.
 TELLING = [b"\0", b"\t", b"\n", b"\r", b'"', b",", b"\xff", b"\xef\xbb\xbf", b"\xe2\x80\xa8"]

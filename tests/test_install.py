@@ -106,7 +106,7 @@ def test_wheel_contains_the_packages_and_nothing_else(packages: tuple[Path, Path
     }
     assert {name for name in names if not name.startswith(info)} == modules
     assert {"bertaccum/py.typed", "bertaccum/bert/presets.yaml"} <= names
-    assert {"data_prep/glue_tasks.yaml", "data_prep/sample_words.yaml"} <= names
+    assert {"data_prep/sources/glue_tasks.yaml", "data_prep/sources/sample_words.yaml"} <= names
     assert "bertaccum/reporting/templates/report.html.j2" in names
     assert f"{info}/licenses/LICENSE" in names
 
@@ -179,7 +179,12 @@ def _check_container(python: Path, image: Path) -> None:
     assert ran == 2
     assert "(tensorflow 2." in run(python.with_name("bertaccum"), "--version", cwd=image.parent)
     assert "safetensors" in pip(python, "list")  # The extra was installed.
-    run(python, "-c", "import bertaccum.reporting.rendering, data_prep.sample", cwd=image.parent)
+    run(
+        python,
+        "-c",
+        "import bertaccum.reporting.rendering, data_prep.sources.sample",
+        cwd=image.parent,
+    )
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -10,8 +10,8 @@ import yaml
 from small import write_small_task
 
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))

@@ -21,7 +21,7 @@ TOO_LITTLE_MIB = 77
 EXPORT = f"""
 import sys
 from bertaccum import api
-from bertaccum.planning.device_memory import limit_memory
+from bertaccum.distribution.device_memory import limit_memory
 limit_memory({LIMIT_MIB} * 2**20)
 api.export(run="first", out=sys.argv[1], format=sys.argv[1])
 """

@@ -18,7 +18,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.cli.program import main
-from bertaccum.metrics import LABELS
+from bertaccum.options.metrics import LABELS
 from bertaccum.tasks import multi_label
 
 Run = Callable[..., tuple[int, str, str]]

@@ -20,8 +20,8 @@ from small import write_small_task
 
 import bertaccum
 from bertaccum.cli.program import main
-from bertaccum.config import PredictConfig, ReportConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import PredictConfig, ReportConfig, TrainConfig
 from bertaccum.training.events import Evaluated, Finished, Updated
 
 

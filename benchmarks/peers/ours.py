@@ -8,8 +8,8 @@ from pathlib import Path
 
 from turns import Turns, job
 
-from bertaccum.config import TrainConfig
-from bertaccum.planning.device_memory import peak_memory_bytes
+from bertaccum.distribution.device_memory import peak_memory_bytes
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.events import Updated
 from bertaccum.training.train import train
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation.host_adam import update_from_host
-from bertaccum.accumulation.host_memory import HostTensor
+from bertaccum.accumulation.compiled import maybe_compiled
+from bertaccum.accumulation.offload.host_adam import update_from_host
+from bertaccum.accumulation.offload.host_memory import HostTensor
 from bertaccum.accumulation.replicas import replicas_in_sync
-from bertaccum.compiled import maybe_compiled
 
 
 class InPlaceAdamW(tf_keras.optimizers.AdamW):

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import window_arguments
-from bertaccum.window_arguments import whole_steps
+from bertaccum.accumulation import contract
+from bertaccum.accumulation.contract import whole_steps
 
 REDUCTIONS = ("mean", "sum", "running_mean")
 NONFINITE = ("skip", "raise", "propagate")
@@ -77,11 +77,11 @@ def check_hooks(optimizer: Any, legacy: bool = False) -> None:
     for hook in _LEGACY_HOOKS if legacy else _HOOKS:
         owners = [base.__module__ for base in type(optimizer).__mro__ if hook in vars(base)]
         if hook in vars(optimizer) or not owners[0].startswith(("tf_keras.", "bertaccum.")):
-            raise window_arguments.skipped_hook(optimizer, hook)
+            raise contract.skipped_hook(optimizer, hook)
     # `list` leaves the gradients unchanged.
     aggregator = getattr(optimizer, "gradient_aggregator", list)
     if aggregator is not list and not aggregator.__module__.startswith("tf_keras."):
-        raise window_arguments.skipped_hook(optimizer, "gradient_aggregator")
+        raise contract.skipped_hook(optimizer, "gradient_aggregator")
 
 
 def skip_aggregation(optimizer: Any) -> dict[str, bool]:
@@ -119,7 +119,7 @@ def warn_of_batch_normalization(model: tf_keras.Model) -> None:
     plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
     names = [layer.name for layer in plain if layer.trainable]
     first = "Call replace_batch_normalization(model, accumulation_steps) first"
-    window_arguments.warn_of_batch_normalization(names, first)
+    contract.warn_of_batch_normalization(names, first)
 
 
 def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import _tf_compat, window_arguments
+from bertaccum import _tf_compat
+from bertaccum.accumulation import contract
 
 
 def delegated(owner: str, name: str) -> property:
@@ -92,7 +93,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         for optimizer in (self._innermost, self.inner):
             if hasattr(optimizer, name):
                 return optimizer
-        raise window_arguments.no_attribute(self, self._innermost, name)
+        raise contract.no_attribute(self, self._innermost, name)
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
         """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.accumulation.gradient_tensors import compute_dtype
-from bertaccum.accumulation.host_memory import HostArray, on_host
+from bertaccum.accumulation.offload.host_memory import HostArray, on_host
 from bertaccum.accumulation.replicas import alike, here
 
 # Number of buckets. An inner product has an error of about sqrt(2 / _BUCKETS), 1.6%, of the product

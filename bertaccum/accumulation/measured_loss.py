@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import _tf_compat, window_arguments
-from bertaccum.accumulation import micro_batch
+from bertaccum import _tf_compat
+from bertaccum.accumulation import contract, micro_batch
 from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
 from bertaccum.accumulation.replicas import summed
 
@@ -40,14 +40,14 @@ class MeasuredLoss:
         present = micro_batch.present()
         if present is None:
             return self.loss(y_true, y_pred, sample_weight)
-        with window_arguments.recorded_values(self.loss) as values:
+        with contract.recorded_values(self.loss) as values:
             value = self.loss(y_true, y_pred, sample_weight)
         if present.weight_given:
             present.corrections[self] = self._correction(value, present.size, present.examples)
             return value
         kind, size = _divisor(values[-1], y_pred) if values else (_EXAMPLES, None)
         if size is None and y_pred.shape.rank != 1:
-            window_arguments.warn_of_unknown_divisor(self.name)
+            contract.warn_of_unknown_divisor(self.name)
         size = present.examples if size is None else size
         present.corrections[self] = self._correction(value, size, present.examples)
         return _report(present, value, kind, size)

@@ -16,9 +16,9 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation import checks, micro_batch, serialization, traced_step
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
+from bertaccum.accumulation.contract import ON_PARTIAL, check_choice, none_accumulates
 from bertaccum.accumulation.measured_loss import MeasuredLoss
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.window_arguments import ON_PARTIAL, check_choice, none_accumulates
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object

@@ -31,15 +31,15 @@ from bertaccum.accumulation import (
     traced_step,
     window_update,
 )
+from bertaccum.accumulation.compiled import maybe_compiled
+from bertaccum.accumulation.contract import check_choice
 from bertaccum.accumulation.contracts import GradientTransform, Observer, TakesScaledSum
 from bertaccum.accumulation.delegation import DelegatingOptimizer, delegated
 from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars, after, dense, times
-from bertaccum.accumulation.host_sums import HostSums
 from bertaccum.accumulation.legacy import adapted
 from bertaccum.accumulation.model_variables import ModelVariables, positions_of
+from bertaccum.accumulation.offload.host_sums import HostSums
 from bertaccum.accumulation.sums import GradientSums, WindowState
-from bertaccum.compiled import maybe_compiled
-from bertaccum.window_arguments import check_choice
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")

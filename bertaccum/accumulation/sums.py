@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum import _tf_compat
+from bertaccum.accumulation.compiled import maybe_compiled
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
-from bertaccum.accumulation.host_memory import free
+from bertaccum.accumulation.offload.host_memory import free
 from bertaccum.accumulation.replicas import alike, here, summed
-from bertaccum.compiled import maybe_compiled
 
 
 class GradientSums(tf.Module):

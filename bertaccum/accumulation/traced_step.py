@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import _tf_compat, window_arguments
+from bertaccum import _tf_compat
+from bertaccum.accumulation import contract
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, accumulates
 from bertaccum.accumulation.gradient_tensors import Gradient, current_graph, values_of
 from bertaccum.accumulation.replicas import here
@@ -69,9 +70,9 @@ def update(
     for earlier in updates if accumulates(optimizer.accumulation_steps) else []:
         if earlier.optimizer is not optimizer:
             if in_step and _depends_on(gradients, earlier):
-                window_arguments.warn_of_new_weights(optimizer, earlier.optimizer)
+                contract.warn_of_new_weights(optimizer, earlier.optimizer)
         elif in_step or {*map(id, earlier.variables)}.isdisjoint(map(id, variables)):
-            raise window_arguments.applied_twice(optimizer)
+            raise contract.applied_twice(optimizer)
     start = operations_so_far()
     yield
     updates.append(Update(optimizer, variables, current_graph(), range(start, operations_so_far())))
@@ -105,7 +106,7 @@ def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable
     trained = {id(here(v).handle) for update in updates for v in update.variables}
     changed = _handles(graph, _assigned(outside, called=False))
     changed |= _handles(graph, _assigned(outside, called=True)) - trained
-    window_arguments.warn_of_changing_state(
+    contract.warn_of_changing_state(
         [v.name for v in _float_weights(model) if id(here(v).handle) in changed]
     )
 

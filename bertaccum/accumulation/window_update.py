@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from bertaccum.accumulation import host_memory
+from bertaccum.accumulation.compiled import maybe_compiled
 from bertaccum.accumulation.contracts import GradientTransform, MeanGradients, ScalesByFactor
 from bertaccum.accumulation.gradient_tensors import compute_dtype, times
-from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.accumulation.offload import host_memory
+from bertaccum.accumulation.offload.host_memory import HostArray
 from bertaccum.accumulation.replicas import first, replicas_in_sync, sum_over_replicas
-from bertaccum.compiled import maybe_compiled
 
 # For each divisor, a pair of the summed gradients, one per variable of the model, and their
 # weight, a float64 scalar. The first pair belongs to the total loss, the others to its parts.

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertaccum.bert.encoder_config import ACTIVATIONS, EncoderConfig
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_object
+from bertaccum.system.files import json_text, read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MOST_PARAMETERS = 7_000_000_000

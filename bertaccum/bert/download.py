@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 
 import requests
 
-from bertaccum.atomic import new_folder
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.cache import cache_folder, cached_folder, is_cached, places, seal
 from bertaccum.errors import NO_SPACE, InputError, RunError, reason
-from bertaccum.files import check_unpacked, sha256
-from bertaccum.progress import Progress
+from bertaccum.system.atomic import new_folder
+from bertaccum.system.cache import cache_folder, cached_folder, is_cached, places, seal
+from bertaccum.system.files import check_unpacked, sha256
+from bertaccum.system.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
 MEMBERS = ("bert_config.json", VOCABULARY_MEMBER, "bert_model.ckpt.index", WEIGHTS_MEMBER)

@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
@@ -25,8 +24,9 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.bert.weight_files import WEIGHT_FILES, WEIGHTS, refuse_folder
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_object
-from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text, read_object
 
 # Prefix of the names of the tensors of a classifier's head.
 HEAD = "classifier."

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.errors import InputError
-from bertaccum.sizes import row_pieces
+from bertaccum.system.sizes import row_pieces
 
 _PIECE_BYTES = 4 * 2**20
 

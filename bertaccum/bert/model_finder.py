@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.atomic import standing
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.checkpoint_paths import (
     RELEASED_PREFIX,
@@ -26,11 +25,12 @@ from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
 from bertaccum.bert.unknown_model import advice, is_address
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.bert.weight_files import refuse_file, refuse_folder
-from bertaccum.cache import cache_folder, cached_folder
-from bertaccum.config import StepConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_mapping, sha256
-from bertaccum.progress import Progress
+from bertaccum.options.commands import StepConfig
+from bertaccum.system.atomic import standing
+from bertaccum.system.cache import cache_folder, cached_folder
+from bertaccum.system.files import read_mapping, sha256
+from bertaccum.system.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 # Formats of checkpoints, in order of precedence.

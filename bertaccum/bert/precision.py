@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bertaccum.settings import AUTO
+from bertaccum.options.fields import AUTO
 
 # Compute capabilities from which on all GPUs are fast in float16 and in bfloat16. The GTX 1050 Ti
 # (6.1) computes in float16 at 1/64 of its speed in float32. bfloat16 needs no loss scaling.

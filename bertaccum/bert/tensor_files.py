@@ -19,7 +19,7 @@ from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import read_object
+from bertaccum.system.files import read_object
 
 # Prefix of the encoder's tensor names in a file with a head.
 PREFIX = "bert."

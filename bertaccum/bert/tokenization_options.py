@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.config import HEAD, HEAD_TAIL, TAIL, StepConfig
+from bertaccum.options.commands import HEAD, HEAD_TAIL, TAIL, StepConfig
 
 
 def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:

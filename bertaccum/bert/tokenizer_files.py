@@ -12,11 +12,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.added_tokens import ROLES, added_tokens, described_tokens, with_added_tokens
 from bertaccum.bert.vocabulary import LONGEST_WORD, SPECIAL_TOKENS, Vocabulary, is_cased
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_object, read_optional, read_text
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text, read_object, read_optional, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.backward_gates import gate
+from bertaccum.accumulation.offload.backward_gates import gate
 from bertaccum.bert.activations import Activation, for_inference, gelu
 from bertaccum.bert.attention import SelfAttention
 from bertaccum.bert.dense import Projection, rows_of, sizes_of

@@ -106,7 +106,7 @@ def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
     """
     import yaml
 
-    from bertaccum.yaml_loader import Loader
+    from bertaccum.system.yaml_loader import Loader
 
     class PlainLoader(Loader):
         """Leaves scalars as they are written: each option converts its own, as for a flag.

@@ -17,11 +17,11 @@ import click
 
 from bertaccum.cli.display.sentences import with_flags
 from bertaccum.cli.display.view import View
-from bertaccum.config import GROUPS, OUTPUT
 from bertaccum.errors import ConfigError
-from bertaccum.other_names import explain_option
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.settings import AUTO, problem_of
+from bertaccum.options.commands import GROUPS, OUTPUT
+from bertaccum.options.fields import AUTO, problem_of
+from bertaccum.options.other_names import explain_option
+from bertaccum.runs.paths import RunPaths
 
 
 class GroupedOption(click.Option):

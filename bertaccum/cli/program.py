@@ -35,8 +35,8 @@ from bertaccum.cli.display.view import View
 from bertaccum.cli.options import explaining_options
 from bertaccum.cli.shared import fail
 from bertaccum.errors import BertAccumError, LostWorkerError, reason
-from bertaccum.other_names import explain_command
-from bertaccum.stopping import Terminated, terminating
+from bertaccum.options.other_names import explain_command
+from bertaccum.system.stopping import Terminated, terminating
 from bertaccum.version import __version__
 
 # The commands of a first session, in the order of use; the help lists them before all others.

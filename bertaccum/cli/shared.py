@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
-from bertaccum.reporting.run_record import Record, read_record
-from bertaccum.stopping import Stopping
+from bertaccum.runs.record import Record, read_record
+from bertaccum.system.stopping import Stopping
 
 
 def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
@@ -49,7 +49,7 @@ def name_run(view: View, named: str) -> Record:
 
 def name_split(view: View, record: Record, split: str | None) -> str:
     """Show and return the split on which the best model of a run is evaluated."""
-    from data_prep.tsv import default_split
+    from data_prep.tables.tsv import default_split
 
     split = split or default_split(Path(record.config.data))
     view.note(f"evaluating on {split}.tsv")

@@ -7,11 +7,11 @@ from pathlib import Path
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import SHORTEST_PAIR
 from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.config import PlanConfig, StepConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.store_digest import store_digest
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import sha256
+from bertaccum.options.commands import PlanConfig, StepConfig
+from bertaccum.system.files import sha256
 from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.task import Task
 

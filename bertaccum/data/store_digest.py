@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.tasks.labels import Labels
-from data_prep.manifest import is_prepared
+from data_prep.tables.manifest import is_prepared
 
 # Increment this number if the same inputs would result in a different store.
 _FORMAT = 8

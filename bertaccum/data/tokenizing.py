@@ -10,25 +10,25 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.cache import cache_folder, cached_folder, seal
-from bertaccum.config import NAMES, NUMBERS
 from bertaccum.data.store_digest import store_digest
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_object, sha256
-from bertaccum.progress import Note, Progress
+from bertaccum.options.commands import NAMES, NUMBERS
+from bertaccum.system.atomic import new_folder, write_text
+from bertaccum.system.cache import cache_folder, cached_folder, seal
+from bertaccum.system.files import json_text, read_object, sha256
+from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
-from data_prep.columns import PAIR, TEXT, WEIGHT, Reading
-from data_prep.manifest import is_prepared
-from data_prep.spellings import class_finder, respelled, spelled_classes
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import PAIR, TEXT, WEIGHT, Reading
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.spellings import class_finder, respelled, spelled_classes
+from data_prep.tables.tsv import read_tsv
 
 # The texts of some rows and, for pairs, their second texts.
 Columns = Sequence[list[str]]

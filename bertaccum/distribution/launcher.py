@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO
 
 from bertaccum.errors import ConfigError
-from bertaccum.printable import printable
+from bertaccum.system.printable import printable
 
 # After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
 # receive SIGTERM and, `STOP_SECONDS` later, SIGKILL.

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum import _tf_compat
-from bertaccum.distribution.exchange import exchange
+from bertaccum.distribution.collectives import all_gather
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError, LostWorkerError
 
@@ -57,7 +57,7 @@ class Watch:
             self._server = socketserver.ThreadingTCPServer(("", 0), self._answer)
             self._server.daemon_threads = True
             threading.Thread(target=self._server.serve_forever, daemon=True).start()
-            ports = exchange(topology, self._server.server_address[1])
+            ports = all_gather(topology, self._server.server_address[1])
             hosts = [address.rsplit(":", 1)[0].strip("[]") for address in topology.addresses]
             self._peers = list(zip(hosts, ports, strict=True))
 
@@ -102,7 +102,7 @@ class Watch:
         try:
             yield
             self.doing(WAITING)
-            exchange(self._topology, None)
+            all_gather(self._topology, None)
             time.sleep(_SETTLE_SECONDS)
         except BertAccumError:
             time.sleep(_SETTLE_SECONDS)

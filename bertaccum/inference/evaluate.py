@@ -9,27 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import FITTED, HALF, EvalConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
-from bertaccum.files import json_text
+from bertaccum.distribution.device_memory import limit_memory
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
 from bertaccum.inference.trained_model import TrainedModel, load_trained
-from bertaccum.planning.device_memory import limit_memory
-from bertaccum.progress import Note, Progress, unheard
+from bertaccum.options.commands import FITTED, HALF, EvalConfig
+from bertaccum.options.fields import size_in_bytes
+from bertaccum.options.task_names import MULTI_LABEL
 from bertaccum.reporting.model_card import write_card
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.settings import size_in_bytes
-from bertaccum.task_names import MULTI_LABEL
+from bertaccum.runs.paths import RunPaths
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text
+from bertaccum.system.progress import Note, Progress, unheard
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
-from data_prep.columns import PAIR, TEXT, reading_of
-from data_prep.manifest import is_prepared, original_of
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import PAIR, TEXT, reading_of
+from data_prep.tables.manifest import is_prepared, original_of
+from data_prep.tables.tsv import read_tsv
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.huggingface_weights import save_huggingface
-from bertaccum.config import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, ExportConfig
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.savedmodel import write_savedmodel
 from bertaccum.inference.tflite import write_tflite
 from bertaccum.inference.trained_model import TrainedModel, load_trained
+from bertaccum.options.commands import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, ExportConfig
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.rendering import render
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
+from bertaccum.system.atomic import new_folder, write_text
 
 # Names that the Hugging Face hub gives to the libraries that load the formats.
 _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tflite"}

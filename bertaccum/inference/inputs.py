@@ -6,7 +6,8 @@ import importlib.util
 from pathlib import Path
 
 from bertaccum.bert.tensor_files import safetensors
-from bertaccum.config import (
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import (
     HUGGINGFACE,
     NOT_QUANTIZED,
     SAVEDMODEL,
@@ -19,11 +20,10 @@ from bertaccum.config import (
     ServeConfig,
     TrainConfig,
 )
-from bertaccum.errors import ConfigError, InputError
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
-from bertaccum.temporary_paths import beside
-from data_prep.tsv import default_split
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.temporary_paths import beside
+from data_prep.tables.tsv import default_split
 
 
 def evaluated_table(config: EvalConfig) -> Path:

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import PredictConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import store_of
+from bertaccum.distribution.device_memory import limit_memory
 from bertaccum.errors import InputError
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.planning.device_memory import limit_memory
-from bertaccum.progress import silent
-from bertaccum.settings import size_in_bytes
-from data_prep.columns import PAIR, TEXT
+from bertaccum.options.commands import PredictConfig
+from bertaccum.options.fields import size_in_bytes
+from bertaccum.system.progress import silent
+from data_prep.tables.columns import PAIR, TEXT
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.

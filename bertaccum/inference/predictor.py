@@ -12,13 +12,13 @@ import tf_keras
 
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, batches_by_length, make_window
-from bertaccum.distribution.exchange import sum_over_workers
+from bertaccum.distribution.collectives import sum_over_workers
+from bertaccum.distribution.device_memory import disable_fused_matmul, memory_is_limited
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import disable_fused_matmul, memory_is_limited
-from bertaccum.progress import Progress
-from bertaccum.stopping import StoppedEarlyError
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.tasks import forward
 from bertaccum.tasks.forward import deciding_passages, reads_passages
 from bertaccum.tasks.task import Task

@@ -7,13 +7,13 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.config import TOKENS
 from bertaccum.inference.token_signature import function_of_tokens, write_description
 from bertaccum.inference.trained_model import TrainedModel
+from bertaccum.options.commands import TOKENS
+from bertaccum.system.atomic import write_text
 from bertaccum.tasks.forward import deciding_passages, logits_of_texts_and_passages, reads_passages
-from data_prep.columns import PAIR, TEXT
+from data_prep.tables.columns import PAIR, TEXT
 
 # Folder in a SavedModel for additional files.
 _BESIDE = "assets.extra"

@@ -7,9 +7,9 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.atomic import write_text
 from bertaccum.inference.token_signature import function_of_tokens, write_description
 from bertaccum.inference.trained_model import TrainedModel
+from bertaccum.system.atomic import write_text
 
 _MODEL = "model.tflite"
 

@@ -8,11 +8,11 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.files import json_text
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text
 from bertaccum.tasks.task import Task
 
 INPUTS = ("token_ids", "segment_ids", "padding_mask")

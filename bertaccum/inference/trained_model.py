@@ -12,11 +12,11 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.config import TrainConfig
+from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import variable_if_memory_is_left
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import read_run_config
 from bertaccum.tasks.head import build_classifier, load_run
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles, saved_update

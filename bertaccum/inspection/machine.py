@@ -12,8 +12,8 @@ from typing import Any
 
 from bertaccum.errors import reason
 from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
-from bertaccum.machine_cores import usable_cores
-from bertaccum.sizes import format_size
+from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system.sizes import format_size
 
 # BERT-Base has 110 million weights: 1.6 GiB with moments and accumulators, and 1.2 GiB for a
 # checkpoint.
@@ -46,7 +46,7 @@ def check_processor() -> tuple[Finding, dict[str, Any]]:
 def check_memory() -> tuple[Finding, dict[str, Any]]:
     """Return the memory of the machine and how much of it is available, in bytes."""
     try:
-        from bertaccum.machine_memory import available_bytes, machine_bytes
+        from bertaccum.system.machine_memory import available_bytes, machine_bytes
     except ImportError:  # psutil is missing, which another check reports.
         return Finding("memory", WARNING, "unknown without psutil", "install psutil"), {}
     total, free = machine_bytes(), available_bytes()
@@ -61,7 +61,7 @@ def check_memory() -> tuple[Finding, dict[str, Any]]:
 def check_cache() -> tuple[Finding, dict[str, Any]]:
     """Return whether files can be written to the cache folder, and the free space on its disk."""
     try:
-        from bertaccum.cache import cache_folder
+        from bertaccum.system.cache import cache_folder
     except ImportError:  # platformdirs is missing, which another check reports.
         unknown = "unknown without platformdirs"
         return Finding("cache folder", WARNING, unknown, "install platformdirs"), {}

@@ -11,11 +11,11 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.labels import Labels

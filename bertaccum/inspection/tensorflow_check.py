@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
-from bertaccum.sizes import format_size
+from bertaccum.system.sizes import format_size
 
 # The stages of `probe`, each with the subject of its check.
 _SUBJECTS = {

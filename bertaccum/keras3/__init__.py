@@ -1,7 +1,7 @@
 """Exact gradient accumulation for Keras 3 optimizers and models, on all of its backends."""
 
-from bertaccum.keras3.accumulating_model import accumulate_gradients
-from bertaccum.keras3.accumulating_optimizer import AccumulatingOptimizer
-from bertaccum.keras3.batch_statistics import AccumBatchNormalization
+from bertaccum.keras3.batch_normalization import AccumBatchNormalization
+from bertaccum.keras3.model import accumulate_gradients
+from bertaccum.keras3.optimizer import AccumulatingOptimizer
 
 __all__ = ["AccumBatchNormalization", "AccumulatingOptimizer", "accumulate_gradients"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import keras
 
 from bertaccum.keras3 import _keras_compat
-from bertaccum.keras3.batch_statistics import AccumBatchNormalization
+from bertaccum.keras3.batch_normalization import AccumBatchNormalization
 
 _ASSIGNING = {"assign", "assign_add", "assign_sub"}
 _STEP = ("call", "train_step", "compute_loss")

@@ -8,9 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertaccum.keras3 import _keras_compat, step_weight
-from bertaccum.keras3 import tensorflow_replicas as replicas
-from bertaccum.window_arguments import recorded_values, warn_of_unknown_divisor
+from bertaccum.accumulation.contract import recorded_values, warn_of_unknown_divisor
+from bertaccum.keras3 import _keras_compat, replicas, step_weight
 
 _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weights"
 

@@ -7,8 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertaccum.keras3 import step_weight
-from bertaccum.keras3 import tensorflow_replicas as replicas
+from bertaccum.keras3 import replicas, step_weight
 
 
 class WindowLoss(keras.metrics.Mean):

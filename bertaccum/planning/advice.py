@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bertaccum.offload_names import LADDER, OFFLOAD, offloads_sums
+from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import Saving
 from bertaccum.planning.memory_cost import MemoryCost
 from bertaccum.planning.search import SearchSpace
-from bertaccum.sizes import format_size
+from bertaccum.system.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
 _SHORTEST = 16

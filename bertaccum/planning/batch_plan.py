@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bertaccum.errors import RunError
-from bertaccum.offload_names import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
-from bertaccum.sizes import format_shapes
+from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
+from bertaccum.system.sizes import format_shapes
 
 
 class Saving(NamedTuple):

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertaccum.bert.precision import length_multiple
-from bertaccum.cache import cache_folder, prepare_cache, read_cached, write_cached
 from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
 from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
+from bertaccum.distribution.device_memory import device_name
 from bertaccum.errors import BertAccumError
-from bertaccum.offload_names import offloads_sums
+from bertaccum.options.fields import OFF, ON
+from bertaccum.options.offload_rungs import offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult
-from bertaccum.planning.device_memory import device_name
 from bertaccum.planning.measurement_job import measurement_job
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest, Shape
 from bertaccum.planning.plan_request import PlanRequest, request_digest
 from bertaccum.planning.search import strict_limit, typical_window
 from bertaccum.planning.step_prices import fit_prices
-from bertaccum.progress import Progress, tell
-from bertaccum.settings import OFF, ON
+from bertaccum.system.cache import cache_folder, prepare_cache, read_cached, write_cached
+from bertaccum.system.progress import Progress, tell
 
 # Compiling is measured, which takes about a minute, in runs that take at least this many seconds.
 # On CPUs, compiled steps are rarely faster.

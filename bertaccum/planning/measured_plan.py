@@ -15,10 +15,10 @@ from typing import Any
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
-from bertaccum.config import TrainConfig
-from bertaccum.machine_memory import available_bytes
-from bertaccum.offload_names import LADDER, OFFLOAD
-from bertaccum.planning import device_memory
+from bertaccum.distribution import device_memory
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import AUTO
+from bertaccum.options.offload_rungs import LADDER, OFFLOAD
 from bertaccum.planning.advice import Situation, Size, remedies
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches
 from bertaccum.planning.measurement_job import measurement_job
@@ -35,9 +35,9 @@ from bertaccum.planning.search import (
     strict_limit,
     verified,
 )
-from bertaccum.progress import Progress
-from bertaccum.settings import AUTO
-from bertaccum.sizes import format_size
+from bertaccum.system.machine_memory import available_bytes
+from bertaccum.system.progress import Progress
+from bertaccum.system.sizes import format_size
 
 _MIB = 2**20
 

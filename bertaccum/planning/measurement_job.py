@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.plan_request import PlanRequest
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from bertaccum.errors import BertAccumError, RunError
-from bertaccum.progress import Progress, tell
+from bertaccum.system.progress import Progress, tell
 
 _END_SECONDS = 10
 # The number of passages of an example, and the number of tokens of the longest one.

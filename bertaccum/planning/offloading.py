@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bertaccum.errors import RunError
-from bertaccum.machine_memory import available_bytes
-from bertaccum.offload_names import ACCUMULATORS, LADDER, SLOTS
-from bertaccum.sizes import format_size
+from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
+from bertaccum.system.machine_memory import available_bytes
+from bertaccum.system.sizes import format_size
 
 
 def check_host_memory(offload: str, parameters: int, folder: str | None) -> None:

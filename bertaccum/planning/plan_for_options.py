@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.model_finder import find_dimensions
-from bertaccum.config import PlanConfig, TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_plan_with
-from bertaccum.files import json_text
-from bertaccum.planning import device_memory
+from bertaccum.distribution import device_memory
+from bertaccum.options.commands import PlanConfig, TrainConfig
+from bertaccum.options.fields import size_in_bytes
 from bertaccum.planning.batch_plan import PlanResult
 from bertaccum.planning.compile_cost import cost_if_it_pays
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import make_report
-from bertaccum.progress import Progress
-from bertaccum.settings import size_in_bytes
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text
+from bertaccum.system.progress import Progress
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels

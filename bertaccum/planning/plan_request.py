@@ -10,16 +10,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum import machine_memory
 from bertaccum.bert.precision import candidate_precisions, resolved_precision
-from bertaccum.cache import cache_folder, read_cached, write_cached
-from bertaccum.config import StepConfig, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.machine_cores import usable_cores
-from bertaccum.planning import device_memory
+from bertaccum.distribution import device_memory
+from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.fields import AUTO, field_names, size_in_bytes
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.progress import Progress, silent
-from bertaccum.settings import AUTO, field_names, size_in_bytes
+from bertaccum.system import machine_memory
+from bertaccum.system.cache import cache_folder, read_cached, write_cached
+from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system.progress import Progress, silent
 from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same

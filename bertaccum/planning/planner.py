@@ -9,12 +9,12 @@ import dataclasses
 import math
 from typing import Any
 
-from bertaccum.cache import cache_folder, forget, prepare_cache, read_cached, write_cached
+from bertaccum.options.fields import AUTO
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
-from bertaccum.progress import Progress
-from bertaccum.settings import AUTO
+from bertaccum.system.cache import cache_folder, forget, prepare_cache, read_cached, write_cached
+from bertaccum.system.progress import Progress
 
 
 def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:

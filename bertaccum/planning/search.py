@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertaccum.data.window_cuts import PRICES, Prices, make_cut
-from bertaccum.offload_names import OFFLOAD, offloads_sums
+from bertaccum.options.offload_rungs import OFFLOAD, offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, Saving, make_plan
 from bertaccum.planning.measurement_process import (
     Measurement,

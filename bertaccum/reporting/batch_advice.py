@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
-from bertaccum.files import finite
-from bertaccum.reporting.run_record import Record
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.record import Record
+from bertaccum.system.files import finite
 
 # The estimate uses the last part of a run, because the noise scale grows during training.
 _LATE = 1 / 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertaccum.sizes import format_size, known_size
+from bertaccum.system.sizes import format_size, known_size
 
 
 def candidate_cells(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]:

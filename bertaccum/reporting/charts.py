@@ -10,7 +10,7 @@ import matplotlib
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from bertaccum.metrics import LABELS
+from bertaccum.options.metrics import LABELS
 from bertaccum.reporting.curves import Series
 from bertaccum.reporting.figures import (
     STYLE,

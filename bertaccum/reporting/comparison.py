@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertaccum.atomic import write_bytes
-from bertaccum.config import CompareConfig, TrainConfig
 from bertaccum.errors import ConfigError, InputError, reason
-from bertaccum.metrics import METRICS
+from bertaccum.options.commands import CompareConfig, TrainConfig
+from bertaccum.options.metrics import METRICS
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import (
     Series,
@@ -21,7 +20,8 @@ from bertaccum.reporting.curves import (
     training_loss,
 )
 from bertaccum.reporting.run_facts import model_name
-from bertaccum.reporting.run_record import Record, read_record, undamaged
+from bertaccum.runs.record import Record, read_record, undamaged
+from bertaccum.system.atomic import write_bytes
 
 # Inputs in inputs.json that may differ between runs with the same options.
 _INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertaccum.reporting.run_record import Record, undamaged
+from bertaccum.runs.record import Record, undamaged
 
 
 @dataclass(frozen=True)

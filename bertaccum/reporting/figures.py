@@ -20,7 +20,7 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from bertaccum.metrics import LABELS
+from bertaccum.options.metrics import LABELS
 from bertaccum.reporting.curves import Series, smoothed
 
 if TYPE_CHECKING:

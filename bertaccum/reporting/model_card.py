@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, scores, warning
+from bertaccum.options.metrics import LABELS, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
-from bertaccum.reporting.run_record import FINISHED, Record, read_record, undamaged
+from bertaccum.runs.record import FINISHED, Record, read_record, undamaged
+from bertaccum.system.atomic import write_text
 
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bertaccum.printable import printable
+from bertaccum.system.printable import printable
 
 
 def render(template: str, **values: Any) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertaccum.atomic import write_text
-from bertaccum.metrics import LABELS, MOST_CLASSES, confusions, score_on, scores, warning
+from bertaccum.options.metrics import LABELS, MOST_CLASSES, confusions, score_on, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
@@ -22,7 +21,8 @@ from bertaccum.reporting.charts import (
 )
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
-from bertaccum.reporting.run_record import RUNNING, Record, undamaged
+from bertaccum.runs.record import RUNNING, Record, undamaged
+from bertaccum.system.atomic import write_text
 from bertaccum.version import __version__
 
 # If there are very many classes, the page lists this many of them, and as many kinds of mistakes.

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.config import TrainConfig
 from bertaccum.data.truncation import Truncation
-from bertaccum.files import read_mapping
-from bertaccum.metrics import LABELS, mean_loss, noise_scale, outcome, shown
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.metrics import LABELS, mean_loss, noise_scale, outcome, shown
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
-from bertaccum.reporting.run_record import Record
-from bertaccum.sizes import format_shapes, format_size, known_size
+from bertaccum.runs.record import Record
+from bertaccum.system.files import read_mapping
+from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from bertaccum.options.fields import named_options
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import default_span, read_series, training_loss
 from bertaccum.reporting.run_facts import evaluations, model_name
-from bertaccum.reporting.run_record import Record, undamaged
-from bertaccum.settings import named_options
+from bertaccum.runs.record import Record, undamaged
 
 # The largest number of updates or seconds that is plausible.
 _LARGEST = 1e12

@@ -10,9 +10,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from bertaccum.atomic import write_bytes
-from bertaccum.metrics import LABELS, LOWER_IS_BETTER
+from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER
 from bertaccum.reporting.figures import STYLE, files_of
+from bertaccum.system.atomic import write_bytes
 
 # The options on the axes if the grid contains them.
 _AXES = ("learning_rate", "target_batch")

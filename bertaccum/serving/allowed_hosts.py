@@ -10,8 +10,8 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from bertaccum.config import ServeConfig
-from bertaccum.settings import host_names
+from bertaccum.options.commands import ServeConfig
+from bertaccum.options.fields import host_names
 
 _LOCALHOST = "localhost"
 # A name or IPv4 address, or an IPv6 address in brackets; then, optionally, a port.

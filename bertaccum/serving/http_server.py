@@ -11,14 +11,14 @@ from typing import Any
 
 import uvicorn
 
-from bertaccum.config import ServeConfig
 from bertaccum.errors import ConfigError, reason
 from bertaccum.inference.results import TextAndPair
-from bertaccum.progress import Note
+from bertaccum.options.commands import ServeConfig
 from bertaccum.serving.limited_connection import MOST_CONNECTIONS, LimitedConnection
 from bertaccum.serving.request_batching import Batcher, BatchLimits
 from bertaccum.serving.service import Classifier, make_service
 from bertaccum.serving.service_metrics import ServiceMetrics
+from bertaccum.system.progress import Note
 
 # Tokens that the tokenizer adds to a text or pair.
 _ADDED_TOKENS = 3

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from bertaccum.inference.results import TextAndPair
-from data_prep.columns import PAIR, TEXT
+from data_prep.tables.columns import PAIR, TEXT
 
 TEXTS = "texts"
 # HTTP status codes of refused requests.

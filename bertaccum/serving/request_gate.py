@@ -10,12 +10,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertaccum.config import ServeConfig
 from bertaccum.errors import reason
-from bertaccum.progress import Note
+from bertaccum.options.commands import ServeConfig
 from bertaccum.serving.allowed_hosts import is_allowed
 from bertaccum.serving.request_body import MALFORMED, TOO_LARGE
 from bertaccum.serving.service_metrics import ServiceMetrics
+from bertaccum.system.progress import Note
 
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
 _OTHER_PATH = "other"

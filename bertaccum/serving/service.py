@@ -15,16 +15,16 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from bertaccum.config import ServeConfig
-from bertaccum.files import json_text
 from bertaccum.inference.results import Prediction, TextAndPair
-from bertaccum.progress import Note
+from bertaccum.options.commands import ServeConfig
+from bertaccum.options.fields import size_in_bytes
 from bertaccum.reporting.rendering import render
 from bertaccum.serving.request_batching import Batcher, QueueFullError
 from bertaccum.serving.request_body import schema, texts_of
 from bertaccum.serving.request_gate import FAILED, GONE, RequestGate
 from bertaccum.serving.service_metrics import ServiceMetrics
-from bertaccum.settings import size_in_bytes
+from bertaccum.system.files import json_text
+from bertaccum.system.progress import Note
 from bertaccum.tasks.labels import Labels
 from bertaccum.version import __version__
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
 from bertaccum.tasks.labels import Labels
 
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"

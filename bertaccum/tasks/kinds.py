@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
-from data_prep.manifest import MANIFEST, manifest_of
-from data_prep.spellings import class_finder
+from data_prep.tables.manifest import MANIFEST, manifest_of
+from data_prep.tables.spellings import class_finder
 
 _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.errors import InputError
-from bertaccum.task_names import CLASSIFICATION, TASKS
-from data_prep.spellings import class_finder, flags_remedy
+from bertaccum.options.task_names import CLASSIFICATION, TASKS
+from data_prep.tables.spellings import class_finder, flags_remedy
 
 if TYPE_CHECKING:
     import pandas as pd

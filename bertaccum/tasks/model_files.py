@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import TypeVar
 
-from bertaccum.atomic import write_text
 from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer, write_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError
-from bertaccum.files import json_text, read_mapping, read_object
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text, read_mapping, read_object
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import PLAIN, Decoding
 

@@ -6,19 +6,19 @@ from collections import Counter
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.progress import Note, unheard
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
+from bertaccum.system.progress import Note, unheard
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
-from data_prep.columns import PAIR
-from data_prep.label_checks import check_labels, likely_task
-from data_prep.label_findings import format_notes
-from data_prep.label_format import class_format, set_format
-from data_prep.manifest import MANIFEST, read_manifest
-from data_prep.spellings import merged, respelled
-from data_prep.table import read_rows
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import PAIR
+from data_prep.tables.label_checks import check_labels, likely_task
+from data_prep.tables.label_findings import format_notes
+from data_prep.tables.label_format import class_format, set_format
+from data_prep.tables.manifest import MANIFEST, read_manifest
+from data_prep.tables.spellings import merged, respelled
+from data_prep.tables.table import read_rows
+from data_prep.tables.tsv import read_tsv
 
 
 def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> Labels:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertaccum.errors import InputError
-from bertaccum.task_names import REGRESSION
+from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.label_format import LabelFormat
-from data_prep.spellings import finite_number, number_remedy
+from data_prep.tables.label_format import LabelFormat
+from data_prep.tables.spellings import finite_number, number_remedy
 
 if TYPE_CHECKING:
     import pandas as pd

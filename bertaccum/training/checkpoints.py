@@ -16,20 +16,20 @@ import tf_keras
 
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_products import GradientProducts
-from bertaccum.accumulation.host_memory import HostArray, HostTensor
+from bertaccum.accumulation.offload.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
-from bertaccum.atomic import new_folder, write_text
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.bert.model_source import RUN_PREFIX
-from bertaccum.distribution.exchange import sum_over_workers
+from bertaccum.distribution.collectives import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.files import finite, json_digest, json_text, read_json, refuse_special, sha256
 from bertaccum.planning.batch_plan import BatchPlan
-from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
+from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
+from bertaccum.system.atomic import new_folder, write_text
+from bertaccum.system.files import finite, json_digest, json_text, read_json, refuse_special, sha256
+from bertaccum.system.temporary_paths import remove
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
-from bertaccum.temporary_paths import remove
 from bertaccum.training.events import Evaluated, check_count
 
 _STATE, _POSITION = "state", "position.json"

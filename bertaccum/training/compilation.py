@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertaccum.config import TrainConfig
 from bertaccum.data.window_cuts import Prices
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import ON
 from bertaccum.planning.batch_plan import PlanResult
 from bertaccum.planning.compile_cost import cost_if_it_pays
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.progress import Progress
-from bertaccum.settings import ON
+from bertaccum.system.progress import Progress
 from bertaccum.training.run_setup import Compilation
 
 

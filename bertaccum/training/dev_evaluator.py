@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.config import FITTED, EvalConfig
 from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.settings import field_names
+from bertaccum.options.commands import FITTED, EvalConfig
+from bertaccum.options.fields import field_names
+from bertaccum.runs.paths import RunPaths
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.data.truncation import Truncation
-from bertaccum.metrics import is_worse
+from bertaccum.options.metrics import is_worse
 from bertaccum.planning.batch_plan import BatchPlan
 
 

@@ -8,8 +8,8 @@ from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.model_source import KeptHead, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, read_head
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.forward import HEAD_LAYER
 from bertaccum.tasks.head import build_classifier, load_run
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.model_finder import find_dimensions, find_model
-from bertaccum.config import PlanConfig, TrainConfig
 from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
-from bertaccum.files import check_writable
-from bertaccum.progress import Progress, tell
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
-from bertaccum.settings import AUTO
+from bertaccum.options.commands import PlanConfig, TrainConfig
+from bertaccum.options.fields import AUTO
+from bertaccum.runs.folder import RunFolder
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.files import check_writable
+from bertaccum.system.progress import Progress, tell
 from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.prepared_labels import read_labels
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.task_options import check_task_options
 
 

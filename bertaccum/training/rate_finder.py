@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 import tf_keras
 
-from bertaccum.atomic import new_folder, write_bytes, write_text
-from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError, RunError
-from bertaccum.files import json_text
-from bertaccum.progress import Progress
+from bertaccum.options.commands import TrainConfig
 from bertaccum.reporting.figures import rate_figure
+from bertaccum.runs.folder import RunFolder
+from bertaccum.system.atomic import new_folder, write_bytes, write_text
+from bertaccum.system.files import json_text
+from bertaccum.system.progress import Progress
 from bertaccum.training.events import Event, Updated
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.run_folder import RunFolder
 
 # Fine-tuning BERT needs rates between these, whatever the model and the task.
 LOWEST, HIGHEST = 1e-6, 1e-1

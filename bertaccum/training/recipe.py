@@ -12,9 +12,9 @@ from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.config import ADAMW, BERT_ADAMW, TrainConfig
-from bertaccum.offload_names import ACCUMULATORS, LADDER, SLOTS
-from bertaccum.settings import AUTO
+from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
+from bertaccum.options.fields import AUTO
+from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
 
 # Variables whose names contain one of these strings are exempt from weight decay.
 NO_DECAY = ("bias", "layer_norm")

@@ -9,24 +9,24 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from bertaccum.atomic import standing
 from bertaccum.bert.checkpoint_paths import checkpoint_home, plain_path
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESETS, preset_name
-from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
-from bertaccum.distribution.exchange import differences, exchange
+from bertaccum.distribution.collectives import all_gather, differences
+from bertaccum.distribution.device_memory import device_name
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import json_digest, read_json, read_mapping, sha256
-from bertaccum.planning.device_memory import device_name
-from bertaccum.reporting.run_paths import NOT_SAVED_YET, RunPaths
-from bertaccum.reporting.run_record import read_run_config, undamaged, whole_lines
-from bertaccum.settings import AUTO, ON
-from bertaccum.training.run_folder import RunFolder
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import AUTO, ON
+from bertaccum.runs.folder import RunFolder
+from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
+from bertaccum.runs.record import read_run_config, undamaged, whole_lines
+from bertaccum.system.atomic import standing
+from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
 from bertaccum.training.run_setup import Compilation
 from bertaccum.version import __version__
-from data_prep.manifest import is_prepared
+from data_prep.tables.manifest import is_prepared
 
 _PATHS = ("data", "init_checkpoint", "bert_config", "vocab", "offload_folder")
 # These options decide when a run ends, and all workers must stop after the same update.
@@ -270,7 +270,7 @@ def check_agreement(topology: Topology, config: TrainConfig, inputs: RunInputs) 
     deciding = [name for name in deciding if name not in (*_PATHS, "out")]
     values = {f"`{name}`": getattr(config, name) for name in deciding}
     versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "tf_keras")}
-    told = exchange(topology, values | inputs_of(inputs) | versions | {"bertaccum": __version__})
+    told = all_gather(topology, values | inputs_of(inputs) | versions | {"bertaccum": __version__})
     if found := differences(told):
         raise ConfigError(
             f"the workers disagree on {', '.join(found)}",

@@ -13,12 +13,13 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.atomic import settle
-from bertaccum.metrics import metric_of
+from bertaccum.options.fields import save_interval
+from bertaccum.options.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
-from bertaccum.reporting.run_record import read_record
-from bertaccum.settings import save_interval
-from bertaccum.stopping import StoppedEarlyError
+from bertaccum.runs.folder import RunFolder
+from bertaccum.runs.record import read_record
+from bertaccum.system.atomic import settle
+from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import (
     CUT,
     Checkpoints,
@@ -38,12 +39,11 @@ from bertaccum.training.events import (
     Updated,
 )
 from bertaccum.training.resume import check_logs, deciding_options, inputs_of
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.run_setup import RunSetup
 from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
-from data_prep.tsv import read_tsv
+from data_prep.tables.tsv import read_tsv
 
 
 class Run:

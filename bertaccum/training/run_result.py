@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.events import Evaluated, Event, Finished, Started, Stopped, Updated
 from bertaccum.training.seed_sweep import seed_folder, write_spread
 

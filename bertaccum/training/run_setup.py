@@ -11,7 +11,6 @@ from typing import Any
 import tf_keras
 
 from bertaccum.bert.precision import length_multiple
-from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import PRICES, Cut, Prices, make_cut
@@ -26,11 +25,12 @@ from bertaccum.data.windows import (
 )
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
-from bertaccum.offload_names import offloads_sums
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.offload_rungs import offloads_sums
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
 from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.progress import Progress
-from bertaccum.stopping import Stopping
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.task import Task
 
 # Number of windows from which the shapes of compiled micro-batches are chosen.

@@ -12,14 +12,14 @@ from typing import Any
 
 import tf_keras
 
-from bertaccum.atomic import write_text
-from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
-from bertaccum.files import json_text, read_mapping
-from bertaccum.metrics import METRICS
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.metrics import METRICS
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text, read_mapping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.resume import resumed_config
 

@@ -14,17 +14,17 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.accumulation.compiled import maybe_compiled
 from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.bert.model_inputs import PaddedTexts
-from bertaccum.compiled import maybe_compiled
 from bertaccum.data.windows import Window, signature
+from bertaccum.distribution.device_memory import disable_fused_matmul
 from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
-from bertaccum.planning.device_memory import disable_fused_matmul
 from bertaccum.tasks import forward
 from bertaccum.tasks.task import Task
 

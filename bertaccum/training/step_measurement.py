@@ -30,17 +30,17 @@ from bertaccum.bert.packed_tokens import NEXT_PASSAGE
 from bertaccum.bert.precision import length_multiple, resolved_precision
 from bertaccum.bert.tokenization_options import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
+from bertaccum.distribution import device_memory
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import NO_SPACE, BertAccumError, RunError
 from bertaccum.inference.predictor import make_predict
-from bertaccum.planning import device_memory
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.measurement_process import MeasurementRequest, Shape
+from bertaccum.system.temporary_paths import scratch_folder
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
-from bertaccum.temporary_paths import scratch_folder
 from bertaccum.training.checkpoints import write_state
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, offload

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bertaccum.atomic import write_text
-from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
-from bertaccum.files import json_text, read_mapping
-from bertaccum.metrics import LOWER_IS_BETTER
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.sweep_figure import write_heat_map
+from bertaccum.system.atomic import write_text
+from bertaccum.system.files import json_text, read_mapping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.seed_sweep import train_seeds
-from data_prep.tsv import read_tsv
+from data_prep.tables.tsv import read_tsv
 
 # The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
 PAPER: dict[str, list[Any]] = {

@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from bertaccum.config import HALF, TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import HALF, TrainConfig
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
-from data_prep.spellings import class_finder, finite_number
+from data_prep.tables.spellings import class_finder, finite_number
 
 BALANCED = "balanced"
 # A weighted loss and its gradients must be float32 numbers.

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum.errors import RunError, reason
-from bertaccum.metrics import LABELS
-from bertaccum.reporting.run_record import Record
+from bertaccum.options.metrics import LABELS
+from bertaccum.runs.record import Record
 
 # Fields of `metrics.jsonl` and `eval.jsonl` to plot, with their TensorBoard tags.
 _OF_UPDATES = {

@@ -15,25 +15,26 @@ from bertaccum import _tf_compat
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.precision import candidate_precisions, length_multiple
 from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
-from bertaccum.distribution.exchange import exchange, told_by_chief
+from bertaccum.distribution.collectives import all_gather, broadcast
+from bertaccum.distribution.device_memory import announce_limit, claim_memory
 from bertaccum.distribution.topology import Topology, make_topology, replicas_to_come
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import ConfigError, InputError, RunError
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import AUTO, OFF, ON, named_options, size_in_bytes, timeout_seconds
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning.batch_plan import PlanResult, Saving, largest_share, make_plan
-from bertaccum.planning.device_memory import announce_limit, claim_memory
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.planner import agreed_precision, make_report
-from bertaccum.progress import Progress
 from bertaccum.reporting.model_card import write_card
-from bertaccum.reporting.run_paths import target_of
-from bertaccum.settings import AUTO, OFF, ON, named_options, size_in_bytes, timeout_seconds
-from bertaccum.stopping import Stopping
+from bertaccum.runs.folder import Bystander, RunFolder
+from bertaccum.runs.paths import target_of
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
@@ -53,7 +54,6 @@ from bertaccum.training.resume import (
     resumed_config,
 )
 from bertaccum.training.run import Run
-from bertaccum.training.run_folder import Bystander, RunFolder
 from bertaccum.training.run_setup import Compilation, RunSetup, Session
 from bertaccum.training.task_options import check_task_options, weighted
 
@@ -94,7 +94,7 @@ def train(
         )
     with session.watch.watched():
         path = Path(str(config.out))
-        if several and told_by_chief(session.topology, (path / "config.yaml").is_file):
+        if several and broadcast(session.topology, (path / "config.yaml").is_file):
             asked = {name: value for name, value in named.items() if name != "out"}
             yield from _go_on(path, asked, session)
         else:
@@ -119,7 +119,7 @@ def resume(
     session = _connect(config, stopping, progress)
     with session.watch.watched():
         # A missing run must be reported before its lock file is opened.
-        told_by_chief(session.topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
+        broadcast(session.topology, lambda: dataclasses.asdict(resumed_config(path, asked)))
         yield from _go_on(path, asked, session)
 
 
@@ -175,11 +175,11 @@ def _connect(config: TrainConfig, stopping: Stopping | None, progress: Progress)
 
 def _begin(config: TrainConfig, named: Iterable[str], session: Session) -> Iterator[Event]:
     topology = session.topology
-    path = Path(told_by_chief(topology, lambda: str(RunFolder.new_path(config.out))))
+    path = Path(broadcast(topology, lambda: str(RunFolder.new_path(config.out))))
     folder = RunFolder(path) if topology.chief else Bystander(path)
     with _tf_compat.forgetting_custom_gradients():
         run = _prepare(config, session, folder)
-        told_by_chief(topology, lambda: run.create_folder(named))
+        broadcast(topology, lambda: run.create_folder(named))
         with folder.locked():
             folder.point_latest()
             yield from _events(run)
@@ -214,7 +214,7 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         }
 
     with folder.locked(), _tf_compat.forgetting_custom_gradients():
-        told = told_by_chief(topology, find)
+        told = broadcast(topology, find)
         config, saved = TrainConfig(**told["config"]), told["saved"]
         folder.mark = told["mark"]
         if saved is not None:
@@ -225,16 +225,16 @@ def _go_on(path: Path, asked: dict[str, Any], session: Session) -> Iterator[Even
         earlier = {} if "micro_batch" in asked else folder.read_plan()
         compilation = Compilation(config.compile == ON).with_numbers(told["cutting"])
         run = _prepare(config, session, folder, earlier, compilation)
-        told_by_chief(topology, lambda: check_inputs(folder, run.inputs))
+        broadcast(topology, lambda: check_inputs(folder, run.inputs))
         if saved is None:
-            told_by_chief(topology, run.start_over)
+            broadcast(topology, run.start_over)
         else:
             position = Position.of(saved)
-            told_by_chief(topology, lambda: run.restore(Path(told["state"]), position))
+            broadcast(topology, lambda: run.restore(Path(told["state"]), position))
             run.share_state(position)
         if asked:
             lasting = resolved_config(TrainConfig(**told["config"]), run.source.name)
-            told_by_chief(topology, lambda: folder.write_config(lasting))
+            broadcast(topology, lambda: folder.write_config(lasting))
         folder.point_latest()
         yield from _events(run)
 
@@ -263,10 +263,10 @@ def _prepare(
     config, request, planned = _agreed_plan(config, inputs, topology, progress)
     batch = planned.taken()
     # Workers sum accumulators on the device and on the host in different ways.
-    most = max(map(OFFLOAD.index, exchange(topology, batch.offload)))
+    most = max(map(OFFLOAD.index, all_gather(topology, batch.offload)))
     if compilation is None:
         decided = decide(config, request, planned, workers=topology.workers, progress=progress)
-        compilation = decided.with_numbers(told_by_chief(topology, decided.deciding))
+        compilation = decided.with_numbers(broadcast(topology, decided.deciding))
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     stores = _stores(config, inputs, task, progress)
@@ -328,7 +328,7 @@ def _agreed_plan(
     local, workers = topology.local_replicas, topology.workers
     request, planned = _plan(config, inputs, local, workers, progress)
     unmeasured = dict.fromkeys(candidate_precisions(config.precision))
-    told = exchange(topology, planned.values.get("precisions", unmeasured))
+    told = all_gather(topology, planned.values.get("precisions", unmeasured))
     agreed = agreed_precision(told)
     config = dataclasses.replace(config, precision=agreed)
     if planned.values.get("precision", agreed) != agreed:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from bertaccum.data.windows import Window
-from bertaccum.planning.device_memory import peak_memory_bytes, reset_peak_memory
+from bertaccum.distribution.device_memory import peak_memory_bytes, reset_peak_memory
 
 Update = Callable[[list[Window]], dict[str, Any]]
 

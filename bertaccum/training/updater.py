@@ -15,13 +15,13 @@ import tensorflow as tf
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
+from bertaccum.distribution.device_memory import limits_the_host
 from bertaccum.errors import RunError
-from bertaccum.offload_names import offloads_sums
+from bertaccum.options.offload_rungs import offloads_sums
 from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.device_memory import limits_the_host
 from bertaccum.planning.offloading import check_host_memory
 from bertaccum.planning.plan_request import remember_out_of_memory
-from bertaccum.stopping import StoppedEarlyError
+from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
 from bertaccum.training.nonfinite import not_finite

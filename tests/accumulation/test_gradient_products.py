@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.gradient_products import GradientProducts, weight_of_last
-from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.accumulation.offload.host_memory import HostArray
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 SHAPES = [(300, 100), (7,), (), (20, 30, 40)]

@@ -8,9 +8,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import accumulate_gradients
-from bertaccum.accumulation import AccumulatingOptimizer, host_memory
+from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.accumulation.adamw import InPlaceAdamW
-from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.accumulation.offload import host_memory
+from bertaccum.accumulation.offload.host_memory import HostArray
 
 
 def fitted(offload: bool) -> list[np.ndarray]:

@@ -19,10 +19,10 @@ from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, KeptHead
 from bertaccum.bert.pretrained_weights import original_shape, weight_name
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
-from bertaccum.files import read_object
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.files import read_object
+from bertaccum.system.progress import silent
 from bertaccum.training.initial_model import build_model
 
 WORDS = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(TINY.vocab_size - 5))]

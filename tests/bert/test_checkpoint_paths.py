@@ -14,8 +14,8 @@ from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.tensor_names import plain_names, plain_variables
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.resume import resolved_config
 
 DATA = "data-00000-of-00001"

@@ -17,12 +17,12 @@ import pytest
 from full_disk import full_disk
 from small import DAMAGES, Notes, truncate
 
-from bertaccum import cache
 from bertaccum.bert.download import MEMBERS, checkpoint_url, fetch_preset, has_preset, unpack
 from bertaccum.bert.presets import PRESETS
-from bertaccum.cache import DIGESTS, cache_folder
 from bertaccum.errors import InputError, RunError
-from bertaccum.files import sha256
+from bertaccum.system import cache
+from bertaccum.system.cache import DIGESTS, cache_folder
+from bertaccum.system.files import sha256
 
 ZIP = "uncased_L-2_H-128_A-2.zip"
 

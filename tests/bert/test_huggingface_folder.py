@@ -34,8 +34,8 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.pretrained_weights import load_encoder, read_head
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training import resume
 

@@ -15,8 +15,8 @@ from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.resume import resolved_config
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad"]

@@ -88,11 +88,11 @@ MEMORY = """
 import dataclasses, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
-from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+from bertaccum.distribution.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(3000 * 2**20)
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.tasks.classification import Classification

@@ -15,9 +15,9 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.huggingface_folder import HUGGINGFACE
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.config import TrainConfig
 from bertaccum.errors import InputError
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 
 MERGE = "merge it into its base model with merge_and_unload"
 WORDS = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(TINY.vocab_size - 5))]

@@ -16,12 +16,12 @@ import tensorflow as tf
 import yaml
 from simulated import Simulated
 
-from bertaccum import machine_memory
 from bertaccum.bert.presets import PRESETS, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
 from bertaccum.planning import measured_plan
+from bertaccum.system import machine_memory
 from bertaccum.tasks.classification import Classification
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]

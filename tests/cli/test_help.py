@@ -11,8 +11,16 @@ import click
 import pytest
 
 from bertaccum.cli.program import cli
-from bertaccum.config import GROUPS, OUTPUT, SOURCE, SPLIT, TABLES, StepConfig, TrainConfig
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.commands import (
+    GROUPS,
+    OUTPUT,
+    SOURCE,
+    SPLIT,
+    TABLES,
+    StepConfig,
+    TrainConfig,
+)
+from bertaccum.options.prepare import PrepareConfig
 
 FIRST_COMMANDS = ["prepare", "train", "eval", "predict"]
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from bertaccum.cli.program import cli
-from bertaccum.config import (
+from bertaccum.errors import ConfigError
+from bertaccum.options.commands import (
     CompareConfig,
     EvalConfig,
     ExportConfig,
@@ -22,8 +23,7 @@ from bertaccum.config import (
     ReportConfig,
     TrainConfig,
 )
-from bertaccum.errors import ConfigError
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.prepare import PrepareConfig
 
 CONFIGS = {
     "prepare": PrepareConfig,

@@ -24,8 +24,8 @@ from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError
 from bertaccum.inference.results import Prediction
 from bertaccum.training.events import Updated
-from data_prep.manifest import TOOL
-from data_prep.tsv import read_tsv
+from data_prep.tables.manifest import TOOL
+from data_prep.tables.tsv import read_tsv
 
 OPTIONS = {"optimizer": "bert-adamw", "epochs": 4.0, "learning_rate": 1e-2}
 # run_classifier reads quotes as ordinary characters.

@@ -20,7 +20,7 @@ from small import write_small_task
 
 from bertaccum import api
 from bertaccum.cli.program import main
-from bertaccum.config import ServeConfig
+from bertaccum.options.commands import ServeConfig
 from bertaccum.serving.http_server import address_of, bound
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,19 +15,19 @@ from small import DAMAGES, Notes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.cache import DIGESTS
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import silent
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.cache import DIGESTS
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
-from data_prep.manifest import original_of
 from data_prep.preparation import prepare
-from data_prep.tsv import read_tsv
+from data_prep.tables.manifest import original_of
+from data_prep.tables.tsv import read_tsv
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]
 LABELS = Labels(["0", "1"], ["negative", "positive"])

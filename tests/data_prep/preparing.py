@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import Note, unheard
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.progress import Note, unheard
 from data_prep.preparation import PrepareResult, prepare
 
 YELP_FOLDER = "yelp_review_polarity_csv"

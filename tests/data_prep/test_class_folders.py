@@ -12,9 +12,9 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import InputError
-from data_prep.columns import Reading
-from data_prep.table import read_rows
-from data_prep.texts import read_texts
+from data_prep.tables.columns import Reading
+from data_prep.tables.table import read_rows
+from data_prep.tables.texts import read_texts
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import ConfigError, InputError
-from data_prep.tsv import read_tsv
+from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]
 DIFFERENT: Rows = [("no" if i % 2 else "yes", f"text {i}") for i in range(40)]

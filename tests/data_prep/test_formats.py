@@ -23,11 +23,11 @@ from preparing import run
 from pyarrow import parquet as pq
 
 from bertaccum.errors import ConfigError, InputError
-from data_prep.columns import Reading
-from data_prep.quoting import TAB
-from data_prep.table import read_rows
-from data_prep.texts import read_texts
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import Reading
+from data_prep.tables.quoting import TAB
+from data_prep.tables.table import read_rows
+from data_prep.tables.texts import read_texts
+from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]
 Writer = Callable[[Path, Rows], Path]
@@ -272,7 +272,7 @@ def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
 def test_table_far_larger_than_its_compressed_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertaccum.files._UNPACKED_BYTES", 0)
+    monkeypatch.setattr("bertaccum.system.files._UNPACKED_BYTES", 0)
     table = b"label,text\n" + b"1,%s\n" % (b"a" * 10_000) * 100
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(table))
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -311,7 +311,7 @@ def test_large_gzip_file_is_not_unpacked_into_memory(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 1000 and peak < 1000 * len(line) / 2
-    monkeypatch.setattr("data_prep.text_files.LONGEST", 1 << 20)
+    monkeypatch.setattr("data_prep.tables.text_files.LONGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"a" * (3 << 20)))
     with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
         list(read_rows(path, Reading()))

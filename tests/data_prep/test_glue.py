@@ -10,9 +10,9 @@ import pytest
 from preparing import ignore, run, words
 
 from bertaccum.errors import BertAccumError, ConfigError
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.prepare import PrepareConfig
 from data_prep.preparation import PrepareResult, prepare
-from data_prep.tsv import default_split, read_tsv
+from data_prep.tables.tsv import default_split, read_tsv
 
 Lines = list[Sequence[object]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
-from data_prep.columns import Reading
-from data_prep.table import read_rows
-from data_prep.texts import read_texts
+from data_prep.tables.columns import Reading
+from data_prep.tables.table import read_rows
+from data_prep.tables.texts import read_texts
 
 MARK = b"\xef\xbb\xbf"
 Found = list[tuple[str | None, str]]
@@ -85,7 +85,7 @@ def test_carriage_returns_end_lines_without_line_feeds(
 def test_long_file_without_line_feeds_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_prep.text_files.LONGEST", 1001)  # An odd number splits "\xe9".
+    monkeypatch.setattr("data_prep.tables.text_files.LONGEST", 1001)  # An odd number splits "\xe9".
     path = tmp_path / "a.txt"
     path.write_text("\xe9" * 99 + "\r" + "\xe9\r" * 2000, newline="")
     assert list(read_texts(path, Reading(label_column=None))) == ["\xe9" * 99] + ["\xe9"] * 2000

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
-from bertaccum.files import json_text
-from data_prep.manifest import read_manifest
+from bertaccum.system.files import json_text
+from data_prep.tables.manifest import read_manifest
 
 OURS = {
     "tool": "bertaccum prepare",

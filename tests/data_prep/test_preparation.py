@@ -20,11 +20,11 @@ from preparing import contents, ignore, run, words
 from bertaccum import __version__
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from bertaccum.prepare_config import PrepareConfig
-from data_prep import piped_input
-from data_prep.manifest import MANIFEST
+from bertaccum.options.prepare import PrepareConfig
 from data_prep.preparation import prepare
-from data_prep.tsv import read_tsv
+from data_prep.sources import piped_input
+from data_prep.tables.manifest import MANIFEST
+from data_prep.tables.tsv import read_tsv
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.rows import clean
+from data_prep.tables.rows import clean
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # Including lone surrogates.
 

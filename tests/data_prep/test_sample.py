@@ -8,8 +8,8 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from data_prep.rows import Row
-from data_prep.sample import MAX_WORDS, MIN_WORDS, sample_source
+from data_prep.sources.sample import MAX_WORDS, MIN_WORDS, sample_source
+from data_prep.tables.rows import Row
 
 
 @pytest.fixture(scope="module")

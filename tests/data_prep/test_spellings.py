@@ -12,8 +12,8 @@ from preparing import run
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import InputError
 from data_prep.preparation import PrepareResult
-from data_prep.spellings import class_finder, merged, shown
-from data_prep.tsv import read_tsv
+from data_prep.tables.spellings import class_finder, merged, shown
+from data_prep.tables.tsv import read_tsv
 
 ACCENT, COMPOSED = "caf\u0065\u0301", "caf\u00e9"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from data_prep.columns import Reading
-from data_prep.table import read_rows
+from data_prep.tables.columns import Reading
+from data_prep.tables.table import read_rows
 
 
 def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:

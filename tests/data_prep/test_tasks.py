@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 from preparing import run
 
-from bertaccum.config import EvalConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.commands import EvalConfig
+from bertaccum.options.prepare import PrepareConfig
 from bertaccum.tasks.regression import scores_in
-from data_prep.columns import Reading
 from data_prep.preparation import PrepareResult
-from data_prep.table import read_rows
-from data_prep.tsv import read_tsv
+from data_prep.tables.columns import Reading
+from data_prep.tables.table import read_rows
+from data_prep.tables.tsv import read_tsv
 
 Table = dict[str, list[Any]]
 Prepare = Callable[..., PrepareResult]

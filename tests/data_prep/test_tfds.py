@@ -15,9 +15,9 @@ import tensorflow_datasets as tfds
 from preparing import ignore, run, words
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.prepare import PrepareConfig
 from data_prep.preparation import PrepareResult, prepare
-from data_prep.tsv import default_split, read_tsv
+from data_prep.tables.tsv import default_split, read_tsv
 
 features = tfds.features
 CLASSES = features.ClassLabel(names=["no", "maybe", "yes"])
@@ -293,7 +293,7 @@ def test_failure_of_a_builder_gives_one_line(
 
 def test_other_sources_do_not_import_tensorflow(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from bertaccum.prepare_config import PrepareConfig;"
+        "import sys; from pathlib import Path; from bertaccum.options.prepare import PrepareConfig;"
         "from data_prep.preparation import prepare;"
         f"prepare(PrepareConfig(source='sample', out={str(tmp_path / 'out')!r}),"
         " lambda *_: None, lambda texts: []);"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
-from data_prep.manifest import MANIFEST, TOOL
-from data_prep.rows import clean
-from data_prep.tsv import default_split, read_tsv, write_tsv
+from data_prep.tables.manifest import MANIFEST, TOOL
+from data_prep.tables.rows import clean
+from data_prep.tables.tsv import default_split, read_tsv, write_tsv
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 9), st.text(st.characters(exclude_categories=()))), min_size=1

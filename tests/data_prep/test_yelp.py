@@ -18,12 +18,13 @@ import pytest
 from preparing import run, words, write_archive, yelp_lines
 
 from bertaccum.errors import BertAccumError, InputError
-from bertaccum.prepare_config import PrepareConfig
-from data_prep import archive as archive_module
-from data_prep import preparation, yelp
-from data_prep.archive import Download
-from data_prep.rows import clean
-from data_prep.tsv import read_tsv
+from bertaccum.options.prepare import PrepareConfig
+from data_prep import preparation
+from data_prep.sources import archive as archive_module
+from data_prep.sources import yelp
+from data_prep.sources.archive import Download
+from data_prep.tables.rows import clean
+from data_prep.tables.tsv import read_tsv
 
 FILENAME = "yelp_review_polarity_csv.tgz"
 

@@ -22,11 +22,11 @@ ADDRESSES = ("127.0.0.1:1", "127.0.0.1:2")
 def test_worker_that_keeps_others_waiting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[int] = []
 
-    def exchange(_: Topology, port: int) -> list[int]:
+    def all_gather(_: Topology, port: int) -> list[int]:
         ports.append(port)
         return ports + [0] * (2 - len(ports))
 
-    monkeypatch.setattr(watchdog, "exchange", exchange)
+    monkeypatch.setattr(watchdog, "all_gather", all_gather)
     # The second worker knows both ports and asks the first.
     slow, other = (Watch(Topology(worker=n, addresses=ADDRESSES)) for n in (0, 1))
     slow.doing("planning")
@@ -68,7 +68,7 @@ def test_reductions_end_when_a_worker_does_not_answer(monkeypatch: pytest.Monkey
         monkeypatch.setattr(watchdog, name, 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         ports = [0, silent.getsockname()[1]]
-        monkeypatch.setattr(watchdog, "exchange", lambda _, port: [port, *ports[1:]])
+        monkeypatch.setattr(watchdog, "all_gather", lambda _, port: [port, *ports[1:]])
         watch = Watch(Topology(addresses=ADDRESSES, timeout_seconds=0.5))
         lost = r"worker 1 \(127.0.0.1:2\) does not answer"
         with pytest.raises(LostWorkerError, match=lost), watch.watched():

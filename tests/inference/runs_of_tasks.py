@@ -18,16 +18,16 @@ from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import TrainConfig
 from bertaccum.inference.results import Prediction
-from bertaccum.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.runs.folder import RunFolder
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.initial_model import build_model
-from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "food", "!"]
 VOCABULARY = Vocabulary(WORDS)

@@ -12,13 +12,13 @@ import pytest
 from runs_of_tasks import KINDS, TEXTS, make_run, write_table
 from small import Notes
 
-from bertaccum.config import EvalConfig
 from bertaccum.data.token_store import TokenStore
-from bertaccum.files import sha256
 from bertaccum.inference.evaluate import Predictions, most_wrong, predictions
+from bertaccum.options.commands import EvalConfig
+from bertaccum.system.files import sha256
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
-from data_prep.manifest import MANIFEST, TOOL
+from data_prep.tables.manifest import MANIFEST, TOOL
 
 
 def task(*names: str) -> Classification:

@@ -18,18 +18,18 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import ExportConfig, TrainConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference import export
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.commands import ExportConfig, TrainConfig
+from bertaccum.runs.folder import RunFolder
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.initial_model import build_model
-from bertaccum.training.run_folder import RunFolder
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "cafe", "…", "!"]
 VOCABULARY = Vocabulary(WORDS)

@@ -20,7 +20,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError
 from bertaccum.inference.predict import stream
 from bertaccum.inference.predictor import Predictor, make_predict
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
 
 

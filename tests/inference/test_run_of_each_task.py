@@ -19,7 +19,7 @@ from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, make_run, values
 from bertaccum import api
 from bertaccum.cli.program import main
 from bertaccum.errors import InputError
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 

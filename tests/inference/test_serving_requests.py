@@ -14,7 +14,7 @@ from runs_of_tasks import ENCODER, Kind, make_run
 
 from bertaccum import api
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.task_names import REGRESSION
+from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Decoding
 

@@ -16,7 +16,7 @@ from runs_of_tasks import ENCODER, KINDS, LENGTH, WORDS, Run, make_run, values
 
 from bertaccum import api
 from bertaccum.errors import ConfigError
-from bertaccum.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.tasks.model_files import ModelFiles
 
 # Hugging Face's models have this activation.

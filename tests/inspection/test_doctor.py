@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from bertaccum import machine_memory
 from bertaccum.inspection import machine, packages, tensorflow_check
 from bertaccum.inspection.finding import FAILED, OK, WARNING
+from bertaccum.system import machine_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches, make_plan
 from bertaccum.planning.offloading import bytes_on_device, bytes_on_host
 

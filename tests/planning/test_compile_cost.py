@@ -13,16 +13,16 @@ from small import Notes
 
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.window_cuts import PRICES, Prices
 from bertaccum.errors import RunError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning import compile_cost as costs
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.compile_cost import CompileCost, compile_cost
 from bertaccum.planning.plan_request import PlanRequest
 from bertaccum.planning.step_prices import fit_prices
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import compilation
 

@@ -20,9 +20,9 @@ from small import Notes, flip_a_bit
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.config import PlanConfig
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.commands import PlanConfig
 from bertaccum.planning import measured_plan, planner
 from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
@@ -30,7 +30,7 @@ from bertaccum.planning.measurement_process import MeasurementProcess, Measureme
 from bertaccum.planning.plan_for_options import plan_for_options
 from bertaccum.planning.plan_request import learned_limits, remember_out_of_memory
 from bertaccum.planning.search import Candidate, SearchResult
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import step_measurement

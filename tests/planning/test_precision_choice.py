@@ -11,14 +11,14 @@ import pytest
 import tensorflow as tf
 from simulated import Simulated, SimulatedGPU
 
-from bertaccum.config import PlanConfig
+from bertaccum.options.commands import PlanConfig
 from bertaccum.planning import measured_plan
 from bertaccum.planning import plan_for_options as plans
 from bertaccum.planning.batch_plan import PlanResult, Saving
 from bertaccum.planning.plan_for_options import plan_for_options
 from bertaccum.planning.plan_request import remember_out_of_memory
 from bertaccum.planning.planner import agreed_precision
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 
 GTX_1050_TI, T4, A100 = (6, 1), (7, 5), (8, 0)
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "mixed_float16", "mixed_bfloat16"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning.batch_plan import Saving, even_micro_batches, make_plan
 from bertaccum.planning.measurement_process import Measurement, MeasurementRequest, Shape
 from bertaccum.planning.search import MARGIN, SearchSpace, search, verified

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from writing import write_lines, write_run
 
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.reporting.batch_advice import noise_scale, relative
-from bertaccum.reporting.run_record import whole_lines
+from bertaccum.runs.record import whole_lines
 
 
 def write_noisy_run(updates: int = 300, signal: float = 1.0, batch: int = 32) -> Path:

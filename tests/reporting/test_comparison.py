@@ -17,7 +17,7 @@ from writing import write_json, write_run
 
 from bertaccum.reporting.curves import read_series
 from bertaccum.reporting.figures import comparison, fonts_for
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
 
 SVG = "{http://www.w3.org/2000/svg}"
 

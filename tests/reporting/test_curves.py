@@ -19,7 +19,7 @@ from bertaccum.reporting.curves import (
     trailing,
     training_loss,
 )
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
 
 
 def series_of(losses: np.ndarray, batch: int) -> Series:

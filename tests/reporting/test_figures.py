@@ -15,7 +15,7 @@ from writing import write_run
 from bertaccum.reporting.charts import learning_rate_curve, loss_curve, score_curve
 from bertaccum.reporting.curves import Series, read_series
 from bertaccum.reporting.figures import STYLE, draw_runs
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
 
 LOSSES = (1 / (1 + np.arange(60) / 10)).tolist()
 

@@ -17,7 +17,7 @@ from bertaccum.cli.display.sentences import run_named
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.report_page import page
 from bertaccum.reporting.run_outline import outline
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
 
 PLACES = ("runs", "show", "card", "page", "compare")
 

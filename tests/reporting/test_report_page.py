@@ -18,7 +18,7 @@ from writing import write_json, write_run
 from bertaccum import api
 from bertaccum.errors import InputError
 from bertaccum.reporting.report_page import page, write_page
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
 
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>x()</script>&amp;'
 EVALUATION: dict[str, Any] = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import uvicorn
 
-from bertaccum.config import ServeConfig
 from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.options.commands import ServeConfig
 from bertaccum.serving.http_server import bound, prepared
 from bertaccum.serving.service import Classifier
 from bertaccum.tasks.labels import Labels

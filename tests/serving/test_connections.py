@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 from local_service import LONG, Model, Service, running, send
 
-from bertaccum.config import ServeConfig
 from bertaccum.errors import ConfigError
+from bertaccum.options.commands import ServeConfig
 from bertaccum.serving import limited_connection
 from bertaccum.serving.allowed_hosts import is_allowed
 

@@ -16,7 +16,7 @@ from test_run_of_each_task import KINDS, OTHERS, TEXTS, Run, make_run, values
 
 from bertaccum.inference.predict import TextClassifier
 from bertaccum.inference.results import Prediction
-from bertaccum.task_names import REGRESSION
+from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import Labels
 
 

@@ -12,8 +12,8 @@ from browsing import browse
 from local_service import Model, Service, running
 
 from bertaccum.inference.results import Prediction, TextAndPair
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.serving.service import page_headers, try_page
-from bertaccum.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.tasks.labels import Labels
 
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>x()</script>&amp;'

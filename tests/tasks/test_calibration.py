@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertaccum.task_names import MULTI_LABEL
+from bertaccum.options.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.scoring import fitted_temperature, reliability

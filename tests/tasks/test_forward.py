@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.forward import deciding_passages
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels

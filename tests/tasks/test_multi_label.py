@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertaccum.task_names import MULTI_LABEL
+from bertaccum.options.task_names import MULTI_LABEL
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import _best_threshold

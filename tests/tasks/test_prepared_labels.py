@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from bertaccum.errors import InputError
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import silent
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task, task_in
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
-from data_prep.manifest import MANIFEST
 from data_prep.preparation import prepare
+from data_prep.tables.manifest import MANIFEST
 
 PLAIN = ["a|b", "a", "b", "c"]
 NAMES = ["[a, b]", "[a]", "[b]", "[c]"]

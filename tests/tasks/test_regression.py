@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bertaccum.errors import InputError
-from bertaccum.task_names import REGRESSION
+from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.regression import regression_labels, scores_in

@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn import metrics
 
 from bertaccum.errors import InputError
-from bertaccum.task_names import MULTI_LABEL, REGRESSION, TASKS
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION, TASKS
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel, _best_threshold

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bertaccum.runs.folder import RunFolder
 from bertaccum.training.checkpoints import saved_states
-from bertaccum.training.run_folder import RunFolder
 
 CHANGING = {"seconds", "examples_per_second", "peak_memory_bytes"}
 

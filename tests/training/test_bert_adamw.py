@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.config import TrainConfig
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.training.recipe import make_optimizer, make_schedule
 
 UPDATES, WINDOW, PARTS = 14, 6, (2, 3, 1)

@@ -14,9 +14,9 @@ from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, empty_window, make_window, window_rows
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.noise_scale import gradient_products
 from bertaccum.training.recipe import make_optimizer

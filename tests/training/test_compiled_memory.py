@@ -20,7 +20,7 @@ import numpy as np, tensorflow as tf, tf_keras
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels

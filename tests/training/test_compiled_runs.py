@@ -13,11 +13,11 @@ import tensorflow as tf
 from resuming import result
 from small import write_small_task
 
-from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.progress import silent
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.progress import silent
 from bertaccum.training import updater
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.train import resume, train

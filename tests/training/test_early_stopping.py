@@ -18,11 +18,11 @@ from scripted import ScriptedScores, under
 from small import write_small_task
 
 from bertaccum import api
-from bertaccum.config import TrainConfig
 from bertaccum.data.windows import updates_between
 from bertaccum.errors import ConfigError
-from bertaccum.progress import silent
-from bertaccum.stopping import Stopping
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
+from bertaccum.system.stopping import Stopping
 from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
 from bertaccum.training.seed_sweep import write_spread

@@ -13,13 +13,14 @@ from small import scatter, write_small_task
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import KeptHead, ModelSource
-from bertaccum.config import TrainConfig
 from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.files import sha256
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.folder import RunFolder
+from bertaccum.system.files import sha256
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
@@ -27,7 +28,6 @@ from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.resume import inputs_of, resolved_config
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 
 LABELS = Labels(["0", "1"], ["bad", "good"])

@@ -12,10 +12,10 @@ from small import CLASSIFICATION, TINY
 from test_step import CONFIG
 
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import ConfigError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks import forward
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, make_schedule

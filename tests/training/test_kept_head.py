@@ -24,11 +24,11 @@ from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
-from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.progress import silent
-from bertaccum.reporting.run_record import read_run_config
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kept_head import kept_head
 from bertaccum.tasks.labels import Labels

@@ -16,10 +16,10 @@ from resuming import result
 from small import write_small_model
 
 from bertaccum.bert.learned_vocabulary import learn_vocabulary
-from bertaccum.files import read_text
-from bertaccum.offload_names import OFFLOAD
-from bertaccum.prepare_config import PrepareConfig
-from bertaccum.progress import silent
+from bertaccum.options.offload_rungs import OFFLOAD
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.files import read_text
+from bertaccum.system.progress import silent
 from data_prep.preparation import prepare
 
 Start = Callable[..., subprocess.Popen]

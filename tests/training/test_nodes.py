@@ -15,7 +15,7 @@ from small import CLASSIFICATION, TINY
 from tensorflow.python.framework import config
 
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update

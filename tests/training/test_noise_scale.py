@@ -8,9 +8,9 @@ import tf_keras
 from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.noise_scale import (
     NoiseMeter,

@@ -17,13 +17,13 @@ from small import CLASSIFICATION, TINY, write_small_task
 from test_step import CONFIG
 
 from bertaccum import api
-from bertaccum.accumulation import host_memory
+from bertaccum.accumulation.offload import host_memory
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import RunError
-from bertaccum.offload_names import OFFLOAD
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning import offloading
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.initial_model import build_model
@@ -201,13 +201,13 @@ def test_too_little_host_memory_is_an_error(
 SLOW_HOST = """
 import time
 import numpy as np
-from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+from bertaccum.distribution.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(1000 * 2**20)
 import tensorflow as tf
-from bertaccum.accumulation.host_memory import HostArray
+from bertaccum.accumulation.offload.host_memory import HostArray
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
@@ -245,12 +245,12 @@ def test_gradients_wait_for_a_slow_host() -> None:
 MEMORY = """
 import dataclasses, json
 import numpy as np
-from bertaccum.planning.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+from bertaccum.distribution.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
 limit_memory(1000 * 2**20)
 import tensorflow as tf
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels

@@ -21,14 +21,14 @@ import tensorflow as tf
 from scripted import Failing, under
 from small import write_small_task
 
-from bertaccum.config import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.folder import RunFolder
+from bertaccum.system.progress import silent
 from bertaccum.training import train as training
 from bertaccum.training.events import OutOfMemory
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import train
 from bertaccum.training.updater import Updater
 

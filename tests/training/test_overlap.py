@@ -18,15 +18,15 @@ from scripted import CountedPasses, Failing, ScriptedScores, under
 from small import write_small_task
 
 import bertaccum
-from bertaccum.config import TrainConfig
-from bertaccum.progress import silent
-from bertaccum.stopping import Stopping
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.folder import RunFolder
+from bertaccum.system.progress import silent
+from bertaccum.system.stopping import Stopping
 from bertaccum.training import run as running
 from bertaccum.training import update_thread, updater
 from bertaccum.training.checkpoints import Checkpoints, saved_states
 from bertaccum.training.dev_evaluator import DevEvaluator
 from bertaccum.training.events import Event, OutOfMemory, Stopped, Updated
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
 from bertaccum.training.update_thread import UpdateThread
 from bertaccum.training.updater import Updater

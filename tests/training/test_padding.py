@@ -9,10 +9,10 @@ from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Shapes, make_cut
 from bertaccum.data.windows import make_window
+from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update

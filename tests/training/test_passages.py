@@ -12,12 +12,12 @@ from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder, set_recompute
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Cut, cut_by_count, make_cut
 from bertaccum.data.windows import batches_by_length, make_window
 from bertaccum.inference.predictor import Predictor
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
 from bertaccum.tasks.forward import deciding_passages
 from bertaccum.tasks.head import build_classifier

@@ -16,9 +16,9 @@ from small import write_small_task
 
 import bertaccum
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, RunError
-from bertaccum.progress import silent
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 from bertaccum.training.events import Event, Updated
 from bertaccum.training.rate_finder import HIGHEST, LOWEST, find_rate, suggested
 

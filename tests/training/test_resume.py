@@ -28,22 +28,23 @@ from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
 from small import write_small_task
 from waiting import in_a_minute
 
-from bertaccum import api, atomic
+from bertaccum import api
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
-from bertaccum.progress import silent
-from bertaccum.settings import save_interval
-from bertaccum.stopping import Stopping
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import save_interval
+from bertaccum.runs.folder import RunFolder
+from bertaccum.system import atomic
+from bertaccum.system.progress import silent
+from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.training import checkpoints
 from bertaccum.training import run as running
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
-from bertaccum.training.run_folder import RunFolder
 from bertaccum.training.train import resume, train
-from data_prep.manifest import MANIFEST, TOOL
+from data_prep.tables.manifest import MANIFEST, TOOL
 
 # With twenty examples, windows of eight and two epochs, the third and the sixth window are short.
 EXAMPLES, UPDATES = 20, 6

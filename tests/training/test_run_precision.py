@@ -13,13 +13,13 @@ from simulated import Simulated, SimulatedGPU
 from small import write_small_task
 
 from bertaccum.bert import precision
-from bertaccum.config import TrainConfig
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning import measured_plan
-from bertaccum.progress import silent
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import read_run_config
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import read_run_config
+from bertaccum.system.progress import silent
 from bertaccum.training import train as training
 from bertaccum.training.run import Run
 from bertaccum.training.train import resume, train
@@ -129,13 +129,13 @@ def test_workers_use_the_precision_on_which_they_agree(
     assert alone.precision == request.config.precision == BFLOAT16
 
     other = {FLOAT16: 20.0, FLOAT32: 10.0}
-    monkeypatch.setattr(training, "exchange", lambda _, mine: [mine, other])
+    monkeypatch.setattr(training, "all_gather", lambda _, mine: [mine, other])
     Simulated.started.clear()
     config, request, planned = training._agreed_plan(config, inputs, topology, silent)
     assert config.precision == request.config.precision == planned.values["precision"] == FLOAT32
     assert Simulated.started == []  # This worker measured float32 as well.
 
     given = dataclasses.replace(config, precision="auto", micro_batch=4)
-    monkeypatch.setattr(training, "exchange", lambda _, mine: [mine, dict.fromkeys(other)])
+    monkeypatch.setattr(training, "all_gather", lambda _, mine: [mine, dict.fromkeys(other)])
     config, request, _ = training._agreed_plan(given, inputs, topology, silent)
     assert config.precision == request.config.precision == FLOAT32

@@ -14,13 +14,13 @@ from small import CLASSIFICATION, TINY
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.inference.predictor import Predictor, make_predict
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.batch_plan import make_plan
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
 from bertaccum.tasks.head import build_classifier
 from bertaccum.training.initial_model import build_model

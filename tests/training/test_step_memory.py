@@ -21,7 +21,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
 from bertaccum.errors import RunError
 from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
-from bertaccum.progress import silent
+from bertaccum.system.progress import silent
 from bertaccum.training import step_measurement
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer
@@ -105,11 +105,11 @@ from pathlib import Path
 from bertaccum.planning import device_memory
 device_memory.limit_memory(200 * 2**20)
 import tensorflow as tf, tf_keras
-from bertaccum.config import TrainConfig
+from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.batch_plan import make_plan
 from bertaccum.training.checkpoints import Checkpoints, Position, state_of
 from bertaccum.training.recipe import make_optimizer
-from bertaccum.training.run_folder import RunFolder
+from bertaccum.runs.folder import RunFolder
 model = tf_keras.Sequential([tf_keras.layers.Embedding(40_000, 128), tf_keras.layers.Dense(2)])
 model.build([None, 8])
 optimizer = make_optimizer(TrainConfig(), 8, 4)

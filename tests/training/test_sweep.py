@@ -13,8 +13,8 @@ from small import write_small_task
 
 from bertaccum import api
 from bertaccum.cli.program import main
-from bertaccum.config import TrainConfig
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.sweep import PAPER, Sweep, cells_of

@@ -26,14 +26,14 @@ from small import TINY, scatter, write_small_task
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.packed_tokens import unpack
-from bertaccum.config import TrainConfig
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.planning.batch_plan import make_plan
-from bertaccum.progress import silent
-from bertaccum.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.system.progress import silent
 from bertaccum.tasks.forward import logits_of
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bertaccum.errors import RunError
-from bertaccum.files import json_text
-from bertaccum.reporting.run_record import read_record
+from bertaccum.runs.record import read_record
+from bertaccum.system.files import json_text
 from bertaccum.training.tensorboard_log import TensorBoardLog
 
 EVALUATION = {"update": 2, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}

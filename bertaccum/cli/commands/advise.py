@@ -8,9 +8,9 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import advised
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
-from bertaccum.config import ShowConfig
-from bertaccum.metrics import warning
-from bertaccum.reporting.run_record import read_record, undamaged
+from bertaccum.options.commands import ShowConfig
+from bertaccum.options.metrics import warning
+from bertaccum.runs.record import read_record, undamaged
 
 
 @command()

@@ -11,7 +11,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import compared
 from bertaccum.cli.options import command, json_option, options
 from bertaccum.cli.shared import give
-from bertaccum.config import CompareConfig
+from bertaccum.options.commands import CompareConfig
 
 
 @command()

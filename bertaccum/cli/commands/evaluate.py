@@ -11,7 +11,7 @@ from bertaccum.cli.display.tables import evaluation
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run, name_split
-from bertaccum.config import EvalConfig
+from bertaccum.options.commands import EvalConfig
 
 
 @command("eval")

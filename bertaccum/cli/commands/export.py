@@ -9,7 +9,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give, name_run
-from bertaccum.config import ExportConfig
+from bertaccum.options.commands import ExportConfig
 
 
 @command()

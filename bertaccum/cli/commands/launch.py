@@ -37,8 +37,8 @@ def launch(workers: int, command: tuple[str, ...]) -> None:
       bertaccum launch --workers 2 -- train --target-batch 32 --out runs/together
       bertaccum launch --workers 2 -- mine.py --epochs 3
     """
-    from bertaccum.cache import prepare_cache
     from bertaccum.distribution import launcher
+    from bertaccum.system.cache import prepare_cache
 
     if command[0] != "train" and not launcher.is_file(command[0]):
         raise click.UsageError(f"launch starts train or a Python file, not {command[0]}")

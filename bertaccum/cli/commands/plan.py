@@ -10,8 +10,8 @@ from bertaccum.cli.display.tables import planned
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
-from bertaccum.config import PlanConfig, StepConfig, TrainConfig
-from bertaccum.settings import field_names
+from bertaccum.options.commands import PlanConfig, StepConfig, TrainConfig
+from bertaccum.options.fields import field_names
 
 # Options of `train` that `plan` ignores in a recipe. One of them is `out`: for `train` it is a
 # run folder, for `plan` a file.

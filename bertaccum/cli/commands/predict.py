@@ -12,8 +12,8 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
-from bertaccum.config import PredictConfig
 from bertaccum.errors import ConfigError
+from bertaccum.options.commands import PredictConfig
 
 
 @command()

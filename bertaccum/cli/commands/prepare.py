@@ -10,7 +10,7 @@ from bertaccum.cli.display.tables import prepared
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import give
-from bertaccum.prepare_config import PrepareConfig
+from bertaccum.options.prepare import PrepareConfig
 
 
 @command()

@@ -9,7 +9,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, run_argument, shown
 from bertaccum.cli.shared import name_run, name_split
-from bertaccum.config import ReportConfig
+from bertaccum.options.commands import ReportConfig
 
 
 @command("report")

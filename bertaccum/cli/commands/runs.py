@@ -9,10 +9,10 @@ import click
 from bertaccum.cli.display import run_tables, sentences
 from bertaccum.cli.options import command, json_option, options, run_argument
 from bertaccum.cli.shared import give
-from bertaccum.config import ShowConfig
 from bertaccum.errors import InputError
-from bertaccum.reporting.run_paths import RunPaths
-from bertaccum.reporting.run_record import find_runs, read_record
+from bertaccum.options.commands import ShowConfig
+from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.record import find_runs, read_record
 
 
 @command()
@@ -69,7 +69,7 @@ def show(run: str, as_json: bool) -> None:
       bertaccum show --run runs/20260102-030405 --json
     """
     from bertaccum.reporting.run_outline import details
-    from bertaccum.reporting.run_record import undamaged
+    from bertaccum.runs.record import undamaged
 
     with undamaged(Path(run)):
         give(as_json, details(read_record(Path(run))), run_tables.run)

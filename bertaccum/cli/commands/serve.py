@@ -10,8 +10,8 @@ from bertaccum import api
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
 from bertaccum.cli.shared import name_run
-from bertaccum.config import ServeConfig
-from bertaccum.stopping import Terminated
+from bertaccum.options.commands import ServeConfig
+from bertaccum.system.stopping import Terminated
 
 
 @command()

@@ -14,7 +14,7 @@ from bertaccum.cli.display.comparison_tables import swept
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
-from bertaccum.config import OPTIMIZATION, TrainConfig
+from bertaccum.options.commands import OPTIMIZATION, TrainConfig
 from bertaccum.training.events import Event, Started, Stopped
 
 

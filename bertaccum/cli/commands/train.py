@@ -16,9 +16,9 @@ from bertaccum.cli.display.run_tables import finished
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
 from bertaccum.cli.shared import fail, give, stopping_with
-from bertaccum.config import CHECKPOINTS, OPTIMIZATION, TrainConfig
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.reporting.run_record import read_record
+from bertaccum.options.commands import CHECKPOINTS, OPTIMIZATION, TrainConfig
+from bertaccum.runs.record import read_record
 from bertaccum.training import events
 
 

@@ -15,8 +15,8 @@ from bertaccum.cli.display.table_fitting import (
     show_side_by_side,
     without_common_folder,
 )
-from bertaccum.metrics import LABELS, ordered, shown
-from bertaccum.sizes import known_size
+from bertaccum.options.metrics import LABELS, ordered, shown
+from bertaccum.system.sizes import known_size
 
 _SPREAD = {
     **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},

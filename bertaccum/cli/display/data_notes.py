@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bertaccum.config import StepConfig
-from bertaccum.prepare_config import LEAST_DEV_FRACTION
-from bertaccum.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.spellings import has_stray, listed, shown
+from bertaccum.options.commands import StepConfig
+from bertaccum.options.prepare import LEAST_DEV_FRACTION
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from data_prep.tables.spellings import has_stray, listed, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
 _FEW = 100

@@ -13,7 +13,7 @@ from typing import Any
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.run_progress import Track, follow, progressing
 from bertaccum.cli.display.view import View
-from bertaccum.files import finite
+from bertaccum.system.files import finite
 from bertaccum.training.events import Event, Started, Updated
 
 

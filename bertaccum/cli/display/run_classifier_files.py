@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bertaccum.atomic import new_file
 from bertaccum.errors import ConfigError
-from bertaccum.files import check_writable
-from bertaccum.metrics import METRICS
-from data_prep.manifest import manifest_of
+from bertaccum.options.metrics import METRICS
+from bertaccum.system.atomic import new_file
+from bertaccum.system.files import check_writable
+from data_prep.tables.manifest import manifest_of
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import Prediction

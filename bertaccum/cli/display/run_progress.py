@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from bertaccum.cli.display import sentences
-from bertaccum.sizes import known_size
+from bertaccum.system.sizes import known_size
 from bertaccum.training.events import Evaluated, Event, OutOfMemory, Started, Updated
 
 # Decay of the exponential moving averages.

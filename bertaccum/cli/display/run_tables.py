@@ -7,8 +7,16 @@ from typing import Any
 
 from bertaccum.cli.display.sentences import duration, updates_done
 from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
-from bertaccum.metrics import LABELS, METRICS, mean_loss, noise_scale, one_class, outcome, shown
-from bertaccum.sizes import format_shapes, known_size
+from bertaccum.options.metrics import (
+    LABELS,
+    METRICS,
+    mean_loss,
+    noise_scale,
+    one_class,
+    outcome,
+    shown,
+)
+from bertaccum.system.sizes import format_shapes, known_size
 
 
 def runs(outlines: list[dict[str, Any]]) -> None:

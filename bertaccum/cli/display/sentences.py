@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertaccum import metrics
-from bertaccum.files import json_text
 from bertaccum.inference.results import ExportResult, Prediction
-from bertaccum.offload_names import LADDER
-from bertaccum.printable import printable, printable_json
-from bertaccum.sizes import format_size
+from bertaccum.options import metrics
+from bertaccum.options.offload_rungs import LADDER
+from bertaccum.system.files import json_text
+from bertaccum.system.printable import printable, printable_json
+from bertaccum.system.sizes import format_size
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
 
 _TAB = "\t"  # A line may have columns.
@@ -33,7 +33,8 @@ TRACING = "tracing the training step, which takes a while but happens only once"
 
 @functools.cache
 def _option_names() -> frozenset[str]:
-    from bertaccum import config, prepare_config
+    from bertaccum.options import commands as config
+    from bertaccum.options import prepare as prepare_config
 
     known = {**vars(config), **vars(prepare_config)}
     kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]

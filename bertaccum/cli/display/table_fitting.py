@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertaccum.cli.display.sentences import naming_stdout
-from bertaccum.printable import printable
+from bertaccum.system.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,10 +15,10 @@ from bertaccum.cli.display.table_fitting import (
     show_facts,
     show_whole,
 )
-from bertaccum.metrics import MOST_CLASSES, confusions, scores, warning
+from bertaccum.options.metrics import MOST_CLASSES, confusions, scores, warning
+from bertaccum.options.task_names import REGRESSION
 from bertaccum.reporting.candidates import candidate_cells
-from bertaccum.sizes import format_size
-from bertaccum.task_names import REGRESSION
+from bertaccum.system.sizes import format_size
 
 if TYPE_CHECKING:
     from bertaccum.planning.batch_plan import PlanResult

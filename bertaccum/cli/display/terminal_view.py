@@ -24,9 +24,9 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.run_progress import Track, follow
 from bertaccum.cli.display.table_fitting import fitted
 from bertaccum.cli.display.view import View
-from bertaccum.metrics import LABELS, shown
-from bertaccum.printable import printable
-from bertaccum.sizes import known_size
+from bertaccum.options.metrics import LABELS, shown
+from bertaccum.system.printable import printable
+from bertaccum.system.sizes import known_size
 from bertaccum.training.events import Event
 
 _TRAINING = "training"

@@ -1,0 +1,1 @@
+"""Optimizer state and sums in host memory."""

@@ -1,0 +1,102 @@
+"""Collective operations on small values, other than gradients, between workers."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.distribution.topology import Topology
+from bertaccum.errors import BertAccumError, InputError, RunError
+
+
+def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
+    """Return the sum of an array over all workers; every worker must call this function.
+
+    Args:
+      topology: Replicas of the run.
+      value: This worker's array, with the same shape and dtype on all workers.
+    """
+    if topology.workers == 1:
+        return value
+    kind = np.int32 if value.dtype == bool else value.dtype
+    flat = _reduction(topology, tf.as_dtype(kind))(value.astype(kind).reshape(-1))
+    return np.asarray(flat.numpy()).astype(value.dtype).reshape(value.shape)
+
+
+@functools.cache
+def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf.Tensor]:
+    """Return a function that sums a vector of `dtype` over all workers."""
+    strategy = topology.strategy
+
+    @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
+    def reduced(value: tf.Tensor) -> tf.Tensor:
+        def one() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            own = tf.identity(value) if topology.present_replica() == 0 else tf.zeros_like(value)
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+        return strategy.experimental_local_results(strategy.run(one))[0]
+
+    return reduced
+
+
+def all_gather(topology: Topology, value: Any) -> list[Any]:
+    """Return the values of all workers, the chief's first; every worker must call this function.
+
+    Args:
+      topology: Replicas of the run.
+      value: This worker's value, serializable as JSON.
+    """
+    if topology.workers == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = np.zeros(topology.workers, np.int32)
+    lengths[topology.worker] = len(text)
+    texts = np.zeros([topology.workers, sum_over_workers(topology, lengths).max()], np.int32)
+    texts[topology.worker, : len(text)] = text
+    told = sum_over_workers(topology, texts).astype(np.uint8)
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in told]
+
+
+def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
+    """Return a value computed on the chief; every worker must call this function.
+
+    Args:
+      topology: Replicas of the run.
+      find: Computes the value, which must be serializable as JSON; called only on the chief.
+
+    Raises:
+      InputError, RunError: `find` raised an error on the chief. All workers raise it.
+    """
+    if topology.workers == 1:
+        return find()
+    told, mine = {}, None
+    if topology.chief:
+        try:
+            told = {"value": find()}
+        except BertAccumError as error:
+            told, mine = {"message": str(error), "exit_code": error.exit_code}, error
+    told = all_gather(topology, told)[0]
+    if "message" in told:
+        kind = InputError if told["exit_code"] == InputError.exit_code else RunError
+        raise mine or kind(f"worker 0: {told['message']}")
+    return told["value"]
+
+
+def differences(told: list[dict[str, Any]]) -> list[str]:
+    """Return a phrase, for an error message, about each value that differs from the chief's.
+
+    Args:
+      told: Values of each worker, keyed by name; the chief's values come first.
+    """
+    return [
+        f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
+        for worker, values in enumerate(told)
+        for name, value in values.items()
+        if value != told[0].get(name)
+    ]

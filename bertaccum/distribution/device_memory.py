@@ -1,0 +1,238 @@
+"""The device's memory: setting its limit before TensorFlow starts, and measuring its use.
+
+On a CPU, TensorFlow can use the GPUs' allocator (BFC: best fit with coalescing) with a limit. Any
+machine can therefore simulate a small GPU: a run that would exceed the memory of the GPU fails on
+the CPU with the same error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from bertaccum import _tf_compat
+from bertaccum.errors import ConfigError
+from bertaccum.system.sizes import format_size
+
+# Minimum memory with which TensorFlow starts.
+LEAST_BYTES = 64 * 2**20
+# TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
+_TAKEN_BYTES = 4 * 2**20
+# Variable of the environment that contains the limit of all CPU devices together, in MiB.
+_CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+# Memory for the constants that the creation of a variable requires.
+_CONSTANTS_BYTES = 2**14
+# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves some memory free for
+# kernels and for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than
+# `SMALL_GPU_BYTES` remains, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc)
+# apply to GPUs of compute capability 6, such as the GTX 1050 Ti; on newer GPUs, TensorFlow leaves
+# 1050 to 1800 MiB free.
+CONTEXT_BYTES = 250 * 2**20
+SMALL_GPU_BYTES = 2 * 2**30
+RESERVE_OF_SMALL_BYTES = 225 * 2**20
+RESERVE_BYTES = 500 * 2**20
+_limits: list[int] = []
+_unclaimed: list[int] = []
+
+
+def limit_memory(limit_bytes: int | None) -> None:
+    """Limit the memory that the devices may allocate: the GPUs, or the CPU if there are none.
+
+    Args:
+      limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
+
+    Raises:
+      ConfigError: The limit is too small, exceeds the machine's memory, or is set after TensorFlow
+        has started.
+    """
+    announce_limit(limit_bytes)
+    claim_memory()
+
+
+def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
+    """Set the memory limit of each device; it takes effect when TensorFlow starts.
+
+    Args:
+      limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
+      devices: Number of virtual CPU devices; together, they may use `devices` times the limit.
+
+    Raises:
+      ConfigError: The limit is too small, or is set after TensorFlow has started.
+    """
+    if limit_bytes is None:
+        return
+    check_limit(limit_bytes)
+    if _limits and _limits[-1] != limit_bytes:
+        raise _too_late()
+    if not _limits:
+        try:
+            _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes * devices)
+        except RuntimeError:
+            raise _too_late() from None
+        _limits.append(limit_bytes)
+
+
+def claim_memory() -> None:
+    """If a CPU has a limit, start TensorFlow and reserve the memory in one block, as on a GPU.
+
+    Raises:
+      ConfigError: The machine has less memory than the limit.
+    """
+    if _unclaimed and not _can_have(_unclaimed.pop() - _TAKEN_BYTES):
+        raise ConfigError(
+            f"cannot reserve {format_size(_limits[-1])} on this machine", "set a lower memory limit"
+        )
+
+
+def peak_memory_bytes() -> int | None:
+    """Return the peak memory since `reset_peak_memory` in bytes; None if unknown."""
+    # An allocator without statistics reports 0.
+    return _counted("peak") or None
+
+
+def memory_for_tensors(gpu_bytes: int) -> int:
+    """Return the memory in bytes that TensorFlow can allocate on a GPU.
+
+    Args:
+      gpu_bytes: Memory of the GPU in bytes.
+
+    Raises:
+      ConfigError: Too little memory remains for TensorFlow to start.
+    """
+    free = gpu_bytes - CONTEXT_BYTES
+    left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
+    if left < LEAST_BYTES:
+        least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
+        raise ConfigError(
+            f"a GPU of {format_size(gpu_bytes)} has too little memory left after the CUDA context",
+            f"set `device_memory` to at least {format_size(least)}",
+        )
+    return left
+
+
+def check_limit(limit_bytes: int) -> None:
+    """Raise ConfigError if a memory limit, in bytes, is too small for TensorFlow to start."""
+    if limit_bytes < LEAST_BYTES:
+        raise ConfigError(
+            f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
+            f"set a limit of at least {format_size(LEAST_BYTES)}",
+        )
+
+
+def used_bytes() -> int:
+    """Return the memory allocated on the device in bytes; 0 if unknown."""
+    return _counted("current")
+
+
+def total_bytes(devices: int = 1) -> int | None:
+    """Return the memory limit in bytes of the smallest of the first `devices` devices.
+
+    For a CPU without a limit, the result is None. On GPUs without a limit, this function starts
+    TensorFlow.
+    """
+    if _limits or not _gpus():
+        return _limits[-1] if _limits else None
+    return min(_tf_compat.gpu_memory_limits()[:devices])
+
+
+def device_name() -> str:
+    """Return the name of the first device, without starting TensorFlow."""
+    gpus = _gpus()
+    if not gpus:
+        return "CPU"
+    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU"))
+
+
+def reset_peak_memory() -> None:
+    """Reset the peak memory to the memory that is in use now."""
+    if peak_memory_bytes() is not None:
+        tf.config.experimental.reset_memory_stats(_device())
+
+
+def _counted(bytes_in: str) -> int:
+    """Return the device's `peak` or `current` memory in bytes; 0 if unknown."""
+    try:
+        return int(tf.config.experimental.get_memory_info(_device())[bytes_in])
+    except ValueError:
+        return 0
+
+
+def _gpus() -> list[tf.config.PhysicalDevice]:
+    return tf.config.list_physical_devices("GPU")
+
+
+def _device() -> str:
+    return "GPU:0" if _gpus() else "CPU:0"
+
+
+def _limit_gpus(limit_bytes: int) -> None:
+    # Setting a logical device raises RuntimeError once the devices are in use.
+    for gpu in _gpus():
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
+        tf.config.set_logical_device_configuration(gpu, [limit])
+
+
+def _limit_cpu(limit_bytes: int) -> None:
+    # Setting the default configuration changes nothing, but raises RuntimeError once the devices
+    # are in use.
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
+    # TensorFlow reads these variables when it starts its devices.
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
+    os.environ[_CPU_LIMIT] = str(limit_bytes // 2**20)
+    _unclaimed.append(limit_bytes)
+
+
+def _can_have(size_bytes: int) -> bool:
+    """Return whether a block of this size, rounded down to MiB, can be allocated."""
+    mib = min(size_bytes // 2**20, 2**31 - 1)
+    try:
+        tf.raw_ops.Empty(shape=[mib, 2**20], dtype=tf.uint8)
+    except tf.errors.ResourceExhaustedError:
+        return False
+    return True
+
+
+def _too_late() -> ConfigError:
+    return ConfigError(
+        "the memory limit cannot take effect: TensorFlow has already started",
+        "set it before TensorFlow is first used",
+    )
+
+
+def memory_is_limited() -> bool:
+    """Return whether `announce_limit` or `limit_memory` set a limit."""
+    return bool(_limits)
+
+
+def limits_the_host() -> bool:
+    """Return whether the host's own tensors count towards the limit, as they do without a GPU."""
+    return memory_is_limited() and not _gpus()
+
+
+def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+    """Create a variable within `tf.variable_creator_scope`.
+
+    If nothing of a CPU's limit is left, TensorFlow 2.20 crashes with a segmentation fault when it
+    makes a constant, such as the shape of the variable.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: Nothing is left.
+    """
+    limit = int(os.environ.get(_CPU_LIMIT) or 0) * 2**20
+    if limit and limit - used_bytes() < _CONSTANTS_BYTES:
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory is left for constants")
+    return create(**options)
+
+
+def disable_fused_matmul() -> None:
+    """Disable oneDNN's fused matmul, so that running out of memory raises an error on a CPU.
+
+    TensorFlow 2.20's MklFusedMatMulOp does not check whether its output was allocated, and crashes
+    the process with a segmentation fault if it was not.
+    """
+    if device_name() == "CPU":
+        tf.config.optimizer.set_experimental_options({"remapping": False})

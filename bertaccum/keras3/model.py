@@ -1,0 +1,390 @@
+"""Keras 3 models that accumulate gradients in `fit`.
+
+They weight each micro-batch by the divisor of its loss. At the end of an epoch they apply the
+partial window, drop it or carry it over to the next epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from bertaccum.accumulation.contract import (
+    ON_PARTIAL,
+    check_choice,
+    none_accumulates,
+    warn_of_batch_normalization,
+    warn_of_changing_state,
+)
+from bertaccum.keras3 import _keras_compat, changing_state, loss_divisor, step_weight
+from bertaccum.keras3.batch_normalization import AccumBatchNormalization
+from bertaccum.keras3.optimizer import AccumulatingOptimizer, checked_steps
+from bertaccum.keras3.window_loss import WindowLoss
+
+_JAX = keras.config.backend() == "jax"
+# AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
+_Mixin: Any = keras.Model if TYPE_CHECKING else object
+
+# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
+LossWeight = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    steps: Any
+    on_partial: str
+    loss_weight: LossWeight | None
+
+
+def accumulate_gradients(
+    model: keras.Model,
+    accumulation_steps: Any,
+    on_partial: str = "apply",
+    loss_weight: LossWeight | None = None,
+) -> keras.Model:
+    """Make a model accumulate gradients in `fit`, `train_on_batch` and a custom `train_step`.
+
+    Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
+    of unmasked positions if the output or the loss has a mask. Every update therefore equals the
+    update from one large batch with the same examples, whatever the sizes of the micro-batches.
+
+    Args:
+      model: A functional, Sequential or subclassed model. It is changed in place and becomes an
+        `AccumulatingModel` as well. If it is compiled, its optimizer is wrapped.
+      accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
+      on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
+        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` starts by
+        dropping any partial window, also of a loaded model.
+      loss_weight: A function of `y`, `y_pred` and `sample_weight` that returns the divisor of
+        the batch's loss, a scalar. It is needed only if a loss does not return one value per
+        example, because the divisor of such a loss is unknown.
+
+    Returns:
+      The same model. Its `compile` wraps any optimizer in an `AccumulatingOptimizer`.
+
+    Warns:
+      UserWarning: If the model has layers that make exact accumulation impossible.
+
+    Raises:
+      TypeError: If `model` is not a Keras 3 model or an argument has a wrong type.
+      ValueError: If the model already accumulates or an argument has a wrong value.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"{type(model).__module__}.{type(model).__name__} is not a Keras 3 model; for tf_keras,"
+            " use bertaccum.accumulate_gradients"
+        )
+    if isinstance(model, AccumulatingModel):
+        raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
+    check_choice("on_partial", on_partial, ON_PARTIAL)
+    steps = checked_steps(accumulation_steps)
+    if steps != 1:
+        _check_activity_regularizers(model)
+        _warn_of_batch_normalization(model)
+        _warn_of_changing_state(model)
+    settings = _Settings(steps, on_partial, loss_weight)
+    names = {"__module__": __name__, "_accumulation": settings}
+    model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
+    if getattr(model, "optimizer", None) is not None:
+        model._accumulate()
+        model.train_function = None  # A compiled step calls the train_step of the old class.
+    return model
+
+
+def _trained_by_others(model: keras.Model, accumulating: list[AccumulatingOptimizer]) -> list[str]:
+    """Return descriptions of the weights that a model's other optimizers have trained."""
+    parts = [v for v in vars(model).values() if isinstance(v, list | keras.optimizers.Optimizer)]
+    found = [v for v in keras.tree.flatten(parts) if isinstance(v, keras.optimizers.Optimizer)]
+    inner = [one.inner_optimizer for one in accumulating]
+    known = {id(part) for one in inner for part in (one, *_keras_compat.innermost(one))}
+    plain = [one for one in found if not isinstance(one, AccumulatingOptimizer)]
+    others = [one for one in plain if one.built and id(one) not in known]
+    return [f"those that optimizer {one.name!r} trains" for one in others]
+
+
+def _check_activity_regularizers(model: keras.Model) -> None:
+    layers = _keras_compat.all_layers(model)
+    names = [one.name for one in layers if one.activity_regularizer is not None]
+    if names and _keras_compat.sums_activities():
+        raise ValueError(
+            f"Keras {keras.__version__} sums activity regularizers ({', '.join(names)}) over the"
+            " batch, so they cannot be accumulated together with a mean; use Keras 3.14 or later"
+        )
+
+
+def _warn_of_batch_normalization(model: keras.Model) -> None:
+    kind = keras.layers.BatchNormalization
+    layers = [one for one in _keras_compat.all_layers(model) if isinstance(one, kind)]
+    plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
+    names = [one.name for one in plain if one.trainable]
+    warn_of_batch_normalization(names, "Use AccumBatchNormalization")
+
+
+def _warn_of_changing_state(model: keras.Model) -> None:
+    warn_of_changing_state(changing_state.names(model))
+
+
+class AccumulatingModel(_Mixin):
+    """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
+
+    _accumulation: _Settings
+    optimizer: Any
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the model, and wrap its optimizer in an `AccumulatingOptimizer`."""
+        super().compile(*args, **kwargs)
+        self._accumulate()
+
+    def _accumulate(self) -> None:
+        """Make the optimizer accumulate, and the losses report their divisors."""
+        self.__dict__.pop("_optimizers_seen", None)
+        tracker = functools.partial(WindowLoss, self._accumulation.steps)
+        _keras_compat.replace_losses(self, loss_divisor.MeasuredLoss, tracker)
+        if self.optimizer is not None:
+            self.optimizer = self._accumulating(self.optimizer)
+
+    def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
+        inside = getattr(optimizer, "inner_optimizer", None)
+        # An AccumulatingOptimizer itself never contains another one.
+        if isinstance(inside, AccumulatingOptimizer):
+            if not isinstance(inside.inner_optimizer, keras.optimizers.LossScaleOptimizer):
+                raise ValueError(
+                    "the LossScaleOptimizer is outside; put it inside:"
+                    " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
+                )
+            optimizer = inside  # `compile` scales the loss a second time.
+        if isinstance(optimizer, AccumulatingOptimizer):
+            if optimizer.accumulation_steps != self._accumulation.steps:
+                raise ValueError(
+                    f"the model accumulates over {self._accumulation.steps} micro-steps, but its"
+                    f" optimizer over {optimizer.accumulation_steps}; give both the same"
+                    " `accumulation_steps`"
+                )
+            return optimizer
+        return AccumulatingOptimizer(optimizer, self._accumulation.steps)
+
+    def train_step(self, *args: Any) -> Any:
+        """Run the model's own `train_step`, with gradients weighted by the divisor of the loss.
+
+        The arguments are those of the backend: the data, and on JAX the state before it.
+
+        Raises:
+          ValueError: If no optimizer accumulates, or one is applied twice.
+        """
+        with step_weight.step_weight(_examples(args[-1])) as current:
+            results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
+        if not current.optimizers and self.trainable_variables:
+            raise none_accumulates(own_class(self))
+        self._seen_optimizers().update({id(one): one for one in current.optimizers})
+        warn_of_changing_state(_trained_by_others(self, current.optimizers))
+        if self._accumulation.loss_weight and not current.given:
+            raise ValueError(
+                f"the train_step of {own_class(self).__name__} does not call compute_loss, so"
+                " `loss_weight` has no effect; call self.compute_loss(x, y, y_pred, sample_weight)"
+                " there"
+            )
+        return results
+
+    def _step_on_jax(self, current: step_weight.StepWeight, state: Any, data: Any) -> Any:
+        """Run the model's own `train_step` on JAX.
+
+        There, the weight is known only inside the differentiated function. Therefore a zero, the
+        unit, is appended to the trainable variables, and the loss gets `unit * weight` added; the
+        gradient of the unit is the weight.
+        """
+        _keras_compat.accept_unit(self)
+        trained, *rest = state
+        if self.optimizer is not None:
+            current.first = self.optimizer.starts_window(rest[1])
+        unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
+        logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
+        return logs, (trained[:-1], *rest)
+
+    def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
+        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
+        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
+        return self.__dict__.setdefault("_optimizers_seen", {})
+
+    def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
+        used = dict(self._seen_optimizers())
+        # An optimizer loaded with a partial window may not have been used yet.
+        if isinstance(self.optimizer, AccumulatingOptimizer):
+            used[id(self.optimizer)] = self.optimizer
+        return list(used.values())
+
+    def make_train_function(self, force: bool = False) -> Any:
+        """Compile the training step, again if a setting of the optimizer has changed."""
+        changed = [one.settings_changed() for one in self._accumulating_optimizers()]
+        return super().make_train_function(force=force or any(changed))
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the model's own loss, and note its divisor."""
+        current = step_weight.current()
+        loss_weight = self._accumulation.loss_weight
+        if current is not None and loss_weight is not None:
+            names = ("x", "y", "y_pred", "sample_weight")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            current.value = loss_weight(*(given.get(name) for name in names[1:]))
+            current.given = True
+        loss = super().compute_loss(*args, **kwargs)
+        if current is None or self._accumulation.steps == 1:
+            return loss
+        if len(loss.shape):
+            raise ValueError(
+                f"compute_loss of {own_class(self).__name__} returns several values, which Keras"
+                " sums; return their mean"
+            )
+        return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
+
+    def _summed(self, loss: Any, current: step_weight.StepWeight) -> Any:
+        """Return a loss that is a sum over the examples, with regularizers once per window."""
+        variables = [v for v in self.trainable_variables if v.regularizer is not None]
+        sums = [one for one in self.losses if len(one.shape)]
+        loss_divisor.report_sum(current, alone=len(sums) + len(variables) == len(self.losses))
+        if not variables:
+            return loss
+        if current.first is None:
+            self.optimizer.build(self.trainable_variables)
+            current.first = self.optimizer.starts_window()
+        regularization = sum(v.regularizer(v) for v in variables)
+        return loss + (ops.cast(current.first, loss.dtype) - 1) * regularization
+
+    def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss on JAX, and add the unit whose gradient is the weight."""
+        current = step_weight.current()
+        if current is None:
+            return super().compute_loss_and_updates(trainable_variables, *args, **kwargs)
+        *own, unit = trainable_variables
+        loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
+        return ops.cast(loss, unit.dtype) + unit * ops.cast(current.value, unit.dtype), aux
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
+        signature = inspect.signature(super().fit)
+        bound = signature.bind_partial(*args, **kwargs)
+        named = bound.arguments
+        if "callbacks" not in signature.parameters:
+            # The model's own `fit` passes other arguments on as **kwargs.
+            rest = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+            named = named.setdefault(rest[0], {}) if rest else {}
+        given = named.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            if not any(isinstance(callback, _EpochEnd) for callback in given.callbacks):
+                given.callbacks.insert(0, _EpochEnd(self))
+        else:
+            # First, so that other callbacks see the weights after the last update.
+            named["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
+        return super().fit(*bound.args, **bound.kwargs)
+
+    def end_window(self) -> None:
+        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
+
+        Call this at the end of each epoch if you train without `fit`.
+        """
+        if self._accumulation.on_partial == "apply":
+            for optimizer in self._accumulating_optimizers():
+                optimizer.flush()
+            for layer in self._batch_normalizations():
+                layer.end_window()
+        elif self._accumulation.on_partial == "drop":
+            self._drop_window()
+
+    def begin_window(self) -> None:
+        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
+        if self._accumulation.on_partial != "carry":
+            self._drop_window()
+
+    def _drop_window(self) -> None:
+        for optimizer in self._accumulating_optimizers():
+            optimizer.drop()
+        for layer in self._batch_normalizations():
+            layer.drop_window()
+
+    def _batch_normalizations(self) -> list[AccumBatchNormalization]:
+        layers = _keras_compat.all_layers(self)
+        return [layer for layer in layers if isinstance(layer, AccumBatchNormalization)]
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compile the model as a saved one was compiled."""
+        kind: Any = own_class(self)
+        base = keras.Model
+        if (kind.compile, kind.compile_from_config) != (base.compile, base.compile_from_config):
+            super().compile_from_config(config)
+            return
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built and self.optimizer is not None:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the model's own config and the arguments of `accumulate_gradients`."""
+        kind = own_class(self)
+        return {
+            "model": {
+                "module": kind.__module__,
+                "class_name": kind.__name__,
+                "config": super().get_config(),
+                "registered_name": keras.saving.get_registered_name(kind),
+            },
+            "accumulation_steps": keras.saving.serialize_keras_object(self._accumulation.steps),
+            "on_partial": self._accumulation.on_partial,
+            "loss_weight": keras.saving.serialize_keras_object(self._accumulation.loss_weight),
+        }
+
+    def __reduce__(self) -> Any:
+        # The class cannot be found by its name, so that a saved model is pickled in its place.
+        return _keras_compat.unpickle_model, super().__reduce__()[1]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> keras.Model:
+        """Create the model from the config that `get_config` returns."""
+        revive = keras.saving.deserialize_keras_object
+        model, steps = (
+            revive(config[key], custom_objects) for key in ("model", "accumulation_steps")
+        )
+        # Older versions saved models without a loss_weight.
+        loss_weight = revive(config.get("loss_weight"), custom_objects)
+        return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
+
+
+def own_class(model: AccumulatingModel) -> type:
+    """Return the class that the model had before `accumulate_gradients` changed it."""
+    return type(model).__bases__[1]
+
+
+def _accumulate_alike(clone: keras.Model, original: AccumulatingModel) -> keras.Model:
+    settings = original._accumulation
+    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
+
+
+_keras_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
+
+# Keras looks up the classes that `accumulate_gradients` creates by their name.
+keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
+
+
+class _EpochEnd(keras.callbacks.Callback):
+    """A callback that ends the partial window of each epoch, before validation."""
+
+    def __init__(self, model: AccumulatingModel) -> None:
+        super().__init__()
+        self._accumulating = model
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._accumulating.begin_window()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+
+def _examples(data: Any) -> Any:
+    """Return the number of examples in a batch, a scalar."""
+    return ops.shape(next(part for part in keras.tree.flatten(data) if part is not None))[0]

@@ -1,0 +1,667 @@
+"""Options of the commands, as frozen dataclasses.
+
+A field's name is the YAML key and, with hyphens, the command-line flag. Its default, help text,
+bounds and help section are defined only here; `bertaccum.options.fields` defines those of options
+that several commands share. The command line imports this module at start-up, so the module imports
+no large packages. It is long because it lists all options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bertaccum.errors import ConfigError
+from bertaccum.options.fields import (
+    AUTO,
+    MOST_EPOCHS,
+    OFF,
+    ON,
+    Options,
+    delimiter_setting,
+    encoding_setting,
+    host_names,
+    label_columns_setting,
+    label_separator_setting,
+    memory_limit_setting,
+    named_options,
+    save_interval,
+    setting,
+    size_in_bytes,
+    timeout_seconds,
+)
+from bertaccum.options.metrics import METRICS
+from bertaccum.options.offload_rungs import OFFLOAD
+from bertaccum.options.task_names import TASKS
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
+SAVEDMODEL, HUGGINGFACE, TFLITE = "savedmodel", "huggingface", "tflite"
+TEXTS, TOKENS = "text", "tokens"
+NOT_QUANTIZED, INT8 = "none", "int8"
+ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
+HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
+MEAN, MAX = "mean", "max"
+MAX_SEED = 2**32 - 1
+
+# The choices of `thresholds`: the same for every label, or fitted on dev.tsv.
+HALF, FITTED = "0.5", "dev"
+NAMES, NUMBERS = "names", "numbers"
+_CALIBRATE = (
+    "Fit a temperature on dev.tsv, so that probabilities match how often predictions are correct;"
+    " it is saved with the best checkpoint."
+)
+_THRESHOLDS = (
+    "Probability from which a label of a multi-label task is predicted. dev: for each label, the"
+    " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
+)
+# Sections of a command's help, in the order in which they are printed.
+SOURCE = "Source"
+TABLES = "Tables"
+SPLIT = "Split"
+DATA = "Data"
+MODEL = "Model"
+MEMORY = "Batch and memory"
+OPTIMIZATION = "Optimization"
+CHECKPOINTS = "Evaluation and checkpoints"
+DEVICES = "Devices"
+OUTPUT = "Output"
+GROUPS = (SOURCE, TABLES, SPLIT, DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
+
+# Each defines an option of one section, as `setting` does.
+data_option = partial(setting, group=DATA)
+model_option = partial(setting, group=MODEL)
+memory_option = partial(setting, group=MEMORY)
+optimization_option = partial(setting, group=OPTIMIZATION)
+checkpoint_option = partial(setting, group=CHECKPOINTS)
+device_option = partial(setting, group=DEVICES)
+output_option = partial(setting, group=OUTPUT)
+
+
+def _refuse_above(config: Options, name: str, limit: str) -> None:
+    """Raise ConfigError if one option has a greater value than the option that limits it.
+
+    Args:
+      config: The options.
+      name: Name of the option to check.
+      limit: Name of the option that limits it.
+    """
+    value, most = getattr(config, name), getattr(config, limit)
+    if isinstance(value, int) and value > most:
+        raise ConfigError(
+            f"`{name}` {value} is above `{limit}` {most}", f"lower `{name}` or raise `{limit}`"
+        )
+
+
+def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
+    """Raise ConfigError if two options that define the same thing are both given."""
+    first, second = getattr(config, one), getattr(config, other)
+    if first is not None and second is not None:
+        raise ConfigError(
+            f"`{one}` {first} and `{other}` {second} both define {what}", "omit one of the two"
+        )
+
+
+def _batch_setting() -> Any:
+    """Return the dataclass field that defines the option `batch`."""
+    return setting(32, "Number of examples per forward pass.", minimum=1)
+
+
+@dataclass(frozen=True)
+class StepConfig(Options):
+    """Options that determine the cost of a training step: model, batch, precision and memory."""
+
+    data: str = data_option(
+        "data/yelp_polarity", "Data folder written by `bertaccum prepare`.", free=True, path=True
+    )
+    task: str | None = data_option(
+        None,
+        "Kind of task. classification: one class for each example; regression: one number;"
+        " multi-label: any number of labels. [default: the task in the data folder, else"
+        " classification]",
+        choices=TASKS,
+    )
+    max_seq_length: int = data_option(
+        128,
+        "Maximum number of tokens per text, including [CLS] and [SEP], at least 5 for pairs; longer"
+        " texts are truncated, or read in several `windows`.",
+        minimum=3,
+    )
+    truncate: str = data_option(
+        HEAD,
+        "Part of longer texts to keep. head: the beginning; tail: the end; head-tail: the"
+        " beginning and the end, divided by `head_fraction`. In pairs, it applies to each text"
+        " that is truncated.",
+        choices=(HEAD, TAIL, HEAD_TAIL),
+    )
+    head_fraction: float = data_option(
+        0.25,
+        "With `truncate` head-tail, the fraction of the kept tokens that come from the beginning.",
+        minimum=0,
+        maximum=1,
+    )
+    windows: int = data_option(
+        1,
+        "Read a long text in up to this many overlapping windows of `max_seq_length` tokens each. A"
+        " text still counts as one example; texts longer than all windows are truncated.",
+        minimum=1,
+    )
+    stride: int | None = data_option(
+        None,
+        "With `windows`, the number of tokens from the start of a window to the start of the next"
+        " one. [default: three quarters of a window, so that windows overlap by a quarter]",
+        minimum=1,
+    )
+    pool: str = data_option(
+        MEAN,
+        "With `windows`, how the encoder's pooled outputs of a text's windows are combined before"
+        " the head: their mean, or the maximum of each unit.",
+        choices=(MEAN, MAX),
+    )
+    model: str | None = model_option(
+        None,
+        "Encoder preset; `bertaccum models` lists them. [default: the preset of `init_checkpoint`,"
+        " else bert-small]",
+    )
+    init_checkpoint: str | None = model_option(
+        None,
+        "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
+        " or file prefix in Google's format; a Hugging Face folder; a run folder, whose best"
+        " checkpoint is loaded (the head only if the classes match); or none for random weights."
+        " [default: the weights of the preset]",
+        path=True,
+    )
+    keep_head: bool = model_option(
+        False,
+        "Keep the head of `init_checkpoint`, a fine-tuned classifier, instead of starting with a"
+        " random head. With `max_updates` 0, the run contains that classifier unchanged.",
+    )
+    bert_config: str | None = model_option(
+        None, "bert_config.json file to use instead of a preset.", path=True
+    )
+    vocab: str | None = model_option(
+        None,
+        "WordPiece vocabulary file. [default: the vocabulary of the checkpoint, else that of the"
+        " data folder]",
+        free=True,
+        path=True,
+    )
+    lower_case: bool | None = model_option(
+        None,
+        "Lowercase texts and remove accents, as for uncased models. [default: what the"
+        " checkpoint's tokenizer files or name say, else what its vocabulary suggests]",
+        switch=True,
+    )
+    dropout: float = model_option(
+        0.1, "Dropout rate of the encoder and the head.", minimum=0, maximum=0.99
+    )
+    dropout_stream: str = model_option(
+        "example",
+        "How dropout masks are seeded. example: one mask per example, so results do not depend on"
+        " the micro-batch size; micro-batch: a fresh mask per micro-batch, as in other frameworks,"
+        " so results depend on the micro-batch size.",
+        choices=("example", "micro-batch"),
+    )
+    train_layers: int | None = model_option(
+        None,
+        "Train only the last N layers of the encoder, the pooler and the head; the other weights"
+        " keep their initial values and need no gradients, moments or accumulators. [default: all]",
+        minimum=0,
+    )
+    freeze: str = model_option(
+        "none",
+        "Weights to freeze in addition to those that `train_layers` freezes. embeddings: the"
+        " embeddings keep their initial values; none: they are trained, unless `train_layers` is"
+        " set.",
+        choices=("none", "embeddings"),
+    )
+    target_batch: int = memory_option(32, "Number of examples per optimizer update.", minimum=1)
+    micro_batch: int | str = memory_option(
+        AUTO,
+        "Number of full-length examples per forward and backward pass. auto: the fastest size that"
+        " fits in memory, as `bertaccum plan` finds it.",
+        minimum=1,
+        free=True,
+    )
+    memory_limit: str | None = memory_limit_setting(group=MEMORY)
+    precision: str = memory_option(
+        AUTO,
+        "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
+        " below 7.0; mixed_float16 or, from 8.0 on, mixed_bfloat16 on newer GPUs, unless the"
+        " planner measures that float32 is faster. It compares them only if `micro_batch` is auto.",
+        choices=(AUTO, *PRECISIONS),
+    )
+    recompute: str = memory_option(
+        AUTO,
+        "Activation recomputation, which saves memory but takes time; it does not change the"
+        " results. layer: store only the input of each encoder layer and recompute the rest; none:"
+        " store all activations; auto: the planner chooses if `micro_batch` is auto, else none.",
+        choices=("none", "layer", AUTO),
+        free=True,
+    )
+    cut: str = memory_option(
+        "cost",
+        "How the examples of an update are split into micro-batches. cost: sorted by length, in"
+        " the fastest way; a micro-batch of short examples contains more of them. count: into"
+        " micro-batches of `micro_batch` examples.",
+        choices=("cost", "count"),
+        free=True,
+    )
+    compile: str = memory_option(
+        AUTO,
+        "Compile training steps with XLA, which makes GPUs faster but takes seconds for each shape"
+        " of a micro-batch; in float32 it changes the results only by rounding. auto: if it was"
+        " measured to save time in this run; it is off in runs of a few minutes and, on CPUs, in"
+        " runs of less than an hour or with a set `micro_batch`. Several workers do not measure.",
+        choices=(AUTO, ON, OFF),
+    )
+    accumulator_dtype: str = memory_option(
+        "float32",
+        "Data type of the gradient accumulators. bfloat16 and float16 halve their memory and keep"
+        " about 3 digits of the mean gradient.",
+        choices=("float32", "bfloat16", "float16"),
+    )
+    offload: str = memory_option(
+        AUTO,
+        "Parts of the training state to keep in host memory instead of the device's memory; this"
+        " does not change the results. moments: AdamW's moments, and the CPU computes the optimizer"
+        " step; all: the gradient accumulators as well, in float32; auto: the planner chooses if"
+        " `micro_batch` is auto, else none.",
+        choices=(*OFFLOAD, AUTO),
+        free=True,
+    )
+    offload_folder: str | None = memory_option(
+        None,
+        "Folder for files with the offloaded tensors, for machines with little memory. [default:"
+        " keep them in memory]",
+        free=True,
+        path=True,
+    )
+
+    @property
+    def pooling(self) -> str | None:
+        """How the windows of a text are combined; None if each text is read in one window."""
+        return self.pool if self.windows > 1 else None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_above(self, "micro_batch", "target_batch")
+        _refuse_both(self, "model", "bert_config", "the encoder")
+        if self.windows == 1 and (self.stride is not None or self.pool != MEAN):
+            name = "pool" if self.stride is None else "stride"
+            raise ConfigError(
+                f"`{name}` {getattr(self, name)} has no effect without `windows`",
+                f"set `windows` to at least 2, or omit `{name}`",
+            )
+        if (self.stride or 1) > self.max_seq_length - 2:
+            raise ConfigError(
+                f"`stride` {self.stride} would leave out tokens between windows",
+                f"use at most {self.max_seq_length - 2}, `max_seq_length` without [CLS] and [SEP]",
+            )
+
+
+@dataclass(frozen=True)
+class TrainConfig(StepConfig):
+    """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
+
+    epochs: float = optimization_option(
+        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MOST_EPOCHS, exclusive=True
+    )
+    learning_rate: float = optimization_option(
+        2e-5, "Peak learning rate.", minimum=0, exclusive=True
+    )
+    seed: int = optimization_option(
+        0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=MAX_SEED
+    )
+    max_updates: int | None = optimization_option(
+        None,
+        "Maximum number of updates; it does not change the learning rate schedule, which covers"
+        " all `epochs`. 0: only evaluate the model and save it.",
+        minimum=0,
+        free=True,
+    )
+    warmup_fraction: float = optimization_option(
+        0.1,
+        "Fraction of the updates during which the learning rate rises linearly; linear decay"
+        " follows.",
+        minimum=0,
+        maximum=1,
+    )
+    weight_decay: float = optimization_option(
+        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", minimum=0
+    )
+    clip_norm: float = optimization_option(
+        1.0,
+        "Gradient clipping: maximum global norm of the mean gradient.",
+        minimum=0,
+        exclusive=True,
+    )
+    class_weight: str | None = optimization_option(
+        None,
+        "Weights of the classes in the training loss. balanced: inversely proportional to the"
+        " number of rows of each class in train.tsv; or NAME=W,NAME=W (1 for classes that are not"
+        " named). The mean loss of an update is divided by the sum of the weights of its examples."
+        " [default: all 1]",
+    )
+    label_smoothing: float = optimization_option(
+        0.0,
+        "Label smoothing, for classification: fraction of each target that is spread evenly over"
+        " all classes.",
+        minimum=0,
+        maximum=0.99,
+    )
+    optimizer: str = optimization_option(
+        ADAMW,
+        "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
+        " AdamW as in google-research/bert, without bias correction and with decay that starts at"
+        " the first update.",
+        choices=(ADAMW, BERT_ADAMW),
+    )
+    max_nonfinite: int = optimization_option(
+        20,
+        "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
+        " skipped. A few are normal with mixed_float16, until the loss scale is found.",
+        minimum=1,
+        free=True,
+    )
+    deterministic: bool | None = optimization_option(
+        None,
+        "Make results bit-identical in every run on the same machine. [default: only on a CPU]",
+        switch=True,
+    )
+    noise_scale: str = optimization_option(
+        "all",
+        "Estimate the gradient noise scale, for `bertaccum advise`; this does not change the"
+        " updates. all: of all weights; groups: also of the embeddings, the encoder and the head;"
+        " none: do not estimate it.",
+        choices=("all", "groups", "none"),
+    )
+    eval_every: int | float | None = checkpoint_option(
+        None,
+        "Evaluation interval: a number of updates (200) or, with a decimal point, of epochs (0.25)."
+        " [default: once per epoch]",
+        minimum=1,
+        fraction=True,
+    )
+    best_by: str | None = checkpoint_option(
+        None,
+        "Metric on dev.tsv that selects the best checkpoint. [default: accuracy for classification,"
+        " pearson for regression, micro_f1 for multi-label]",
+        choices=METRICS,
+    )
+    calibrate: bool = checkpoint_option(False, _CALIBRATE)
+    thresholds: str = checkpoint_option(HALF, _THRESHOLDS, choices=(HALF, FITTED))
+    patience: int | None = checkpoint_option(
+        None,
+        "Early stopping: stop after this many consecutive evaluations that are worse than the best"
+        " one. [default: never]",
+        minimum=1,
+        free=True,
+    )
+    save_every: str = checkpoint_option(
+        "10m",
+        "Checkpoint interval: a number of updates (200) or a time (90s, 10m, 2h).",
+        free=True,
+        check=save_interval,
+    )
+    keep: int = checkpoint_option(
+        2, "Number of checkpoints to keep for resuming.", minimum=1, free=True
+    )
+    strategy: str = device_option(
+        AUTO,
+        "Devices to train on. one: the first device; mirrored: several devices of this process;"
+        " multi-worker: the devices of several processes, as described by TF_CONFIG, Slurm or"
+        " `bertaccum launch`; auto: multi-worker if one of these describes several processes, else"
+        " all GPUs.",
+        choices=(AUTO, "one", "mirrored", "multi-worker"),
+        free=True,
+    )
+    replicas: int | None = device_option(
+        None,
+        "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
+        " [default: all GPUs, or one CPU device]",
+        minimum=1,
+        free=True,
+    )
+    collective_timeout: str = device_option(
+        "10m",
+        "Maximum time for which workers wait for each other, such as 90s or 10m.",
+        free=True,
+        check=timeout_seconds,
+    )
+    out: str | None = output_option(
+        None, "Run folder to create. [default: runs/DATE-TIME]", path=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strategy == "one" and self.replicas not in (None, 1):
+            raise ConfigError(
+                f"`strategy` one and `replicas` {self.replicas} contradict each other",
+                "omit one of the two",
+            )
+        _refuse_above(self, "replicas", "target_batch")
+
+
+@dataclass(frozen=True)
+class PlanConfig(StepConfig):
+    """Options of `bertaccum plan`: `StepConfig`, the device and the output file."""
+
+    device_memory: str | None = memory_option(
+        None,
+        "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
+        " machine. Part of the memory is reserved for the CUDA context and workspaces.",
+        check=partial(size_in_bytes, "device_memory"),
+    )
+    out: str = output_option("plan.json", "Plan file to write.", path=True)
+    fresh: bool = memory_option(
+        False, "Ignore earlier measurements and out-of-memory failures, and measure again."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_both(self, "device_memory", "memory_limit", "the memory of the device")
+
+
+@dataclass(frozen=True)
+class ShowConfig(Options):
+    """Options of `bertaccum show`; base class of the options of commands that read one run."""
+
+    run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
+
+
+@dataclass(frozen=True)
+class PredictConfig(ShowConfig):
+    """Options of `bertaccum predict`: the run, the texts and the batch size."""
+
+    file: str | None = setting(
+        None,
+        "Table with a text column (CSV, TSV, JSON Lines or Parquet), or a file with one text per"
+        " line. Use - for stdin.",
+        path=True,
+    )
+    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
+    text_pair_column: str | None = setting(
+        None,
+        "Name or 1-based number of the column of `file` with the second text of each pair."
+        " [default: text_pair if the model was trained on pairs]",
+    )
+    delimiter: str | None = delimiter_setting()
+    encoding: str | None = encoding_setting()
+    batch: int = _batch_setting()
+    memory_limit: str | None = memory_limit_setting()
+
+
+@dataclass(frozen=True)
+class _SplitConfig(ShowConfig):
+    """Options of commands that evaluate the best model of a run on a split."""
+
+    split: str | None = setting(
+        None,
+        "Split of the run's data to evaluate on."
+        " [default: test if it exists and has labels, else dev]",
+        choices=SPLITS,
+    )
+
+
+@dataclass(frozen=True)
+class EvalConfig(PredictConfig, _SplitConfig):
+    """Options of `bertaccum eval`: the run, and the split or table to evaluate on."""
+
+    file: str | None = setting(
+        None,
+        "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet, or a"
+        " folder as for `bertaccum prepare`. Its labels are the run's class names or class"
+        " numbers: see `label_form`.",
+        path=True,
+    )
+    label_form: str | None = setting(
+        None,
+        "Whether the labels of `file` are the run's class names or its class numbers. [default:"
+        " numbers in a file that `bertaccum prepare` wrote and in copies of the run's own files;"
+        " names if class names are also class numbers, as in stars from 1 to 5; else detected]",
+        choices=(NAMES, NUMBERS),
+    )
+    label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
+    label_columns: str | None = label_columns_setting(" of `file`")
+    label_separator: str = label_separator_setting()
+    calibrate: bool | None = setting(
+        None,
+        f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",
+        switch=True,
+    )
+    thresholds: str | None = setting(
+        None,
+        f"{_THRESHOLDS} 0.5: remove saved thresholds. [default: the saved thresholds, else 0.5]",
+        choices=(HALF, FITTED),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
+        own = [*columns, "label_separator", "delimiter", "encoding"]
+        if self.file is None and named_options(self).keys() & set(own):
+            *most, last = (f"`{name}`" for name in own)
+            raise ConfigError(
+                f"{', '.join(most)} and {last} apply only to `file`, which is not given",
+                "add `file`, or omit these options",
+            )
+
+
+@dataclass(frozen=True)
+class ReportConfig(_SplitConfig):
+    """Options of `bertaccum report`: the run, the split to evaluate on and the output file."""
+
+    out: str | None = setting(
+        None, "HTML file to write. [default: report.html in the run folder]", path=True
+    )
+
+
+@dataclass(frozen=True)
+class ExportConfig(ShowConfig):
+    """Options of `bertaccum export`: the run, the format and the output folder."""
+
+    format: str = setting(
+        SAVEDMODEL,
+        "Format of the export. savedmodel: a TensorFlow SavedModel that includes the tokenizer and"
+        " maps texts to probabilities; huggingface: a folder that the transformers library loads;"
+        " tflite: a TensorFlow Lite (LiteRT) model that maps token IDs to probabilities.",
+        choices=(SAVEDMODEL, HUGGINGFACE, TFLITE),
+    )
+    out: str | None = setting(
+        None,
+        "Folder to write. [default: export-FORMAT in the run folder; export-savedmodel-tokens and"
+        " export-tflite-int8 for these variants]",
+        path=True,
+    )
+    inputs: str = setting(
+        TEXTS,
+        "Inputs of a SavedModel. text: texts, and token IDs in a second signature; loading it needs"
+        " the operations of tensorflow-text. tokens: only token IDs; loading it needs only"
+        " TensorFlow.",
+        choices=(TEXTS, TOKENS),
+    )
+    quantize: str = setting(
+        NOT_QUANTIZED,
+        "Quantization of a tflite model. none: weights in float32; int8: weights in int8, a quarter"
+        " of the size (dynamic range quantization).",
+        choices=(NOT_QUANTIZED, INT8),
+    )
+
+    @property
+    def folder(self) -> str:
+        """The folder to write: `out`, or the default folder of the format."""
+        tokens = f"-{TOKENS}" if (self.format, self.inputs) == (SAVEDMODEL, TOKENS) else ""
+        int8 = f"-{INT8}" if self.quantize == INT8 else ""
+        return self.out or f"{self.run.rstrip('/')}/export-{self.format}{tokens}{int8}"
+
+
+@dataclass(frozen=True)
+class ServeConfig(ShowConfig):
+    """Options of `bertaccum serve`: the run, the address, and the limits of the service."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on. The default accepts connections from this machine only; 0.0.0.0"
+        " accepts connections from the network.",
+    )
+    allowed_host: str | None = setting(
+        None,
+        "Further names under which clients reach the service, separated by commas, such as"
+        " reviews.example.org. Requests for unknown names are refused, which protects the service"
+        " from pages of other sites. Always known are localhost, loopback addresses and `host`, and"
+        " every IP address if `host` is not a loopback address.",
+        check=host_names,
+    )
+    port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
+    batch: int = _batch_setting()
+    batch_tokens: int = setting(
+        16384,
+        "Maximum number of tokens that are predicted together. Further texts wait for the next"
+        " batch. A text counts one token per character, up to the length at which it is truncated.",
+        minimum=1,
+    )
+    batch_delay_ms: float = setting(
+        5.0,
+        "Maximum time in milliseconds for which a request waits for others to share its batch;"
+        " a request does not wait if no others are expected.",
+        minimum=0,
+        maximum=10_000,
+    )
+    max_texts: int = setting(256, "Maximum number of texts in a request.", minimum=1)
+    max_body: str = setting(
+        "1MiB", "Maximum size of a request.", check=partial(size_in_bytes, "max_body")
+    )
+    max_queue: int = setting(
+        1024,
+        "Maximum number of texts that wait for the model. A request that exceeds it is refused with"
+        " status 503.",
+        minimum=1,
+    )
+    timeout_seconds: float = setting(
+        30.0,
+        "Maximum time in seconds for a connection to wait for a request, and the same again for"
+        " its body and for its answer.",
+        minimum=0,
+        maximum=86_400,
+        exclusive=True,
+    )
+    memory_limit: str | None = memory_limit_setting()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_above(self, "max_texts", "max_queue")
+
+
+@dataclass(frozen=True)
+class CompareConfig(Options):
+    """Options of `bertaccum compare`: the output folder and the smoothing."""
+
+    out: str = setting(".", "Folder to write compare.png and compare.svg to.", path=True)
+    smooth: int | None = setting(
+        None,
+        "Number of examples over which the training loss is averaged. [default: a twentieth of the"
+        " longest run, but at least the largest target batch]",
+        minimum=1,
+    )

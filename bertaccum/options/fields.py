@@ -1,0 +1,299 @@
+"""Fields of a configuration, with their defaults, help texts, bounds and checks.
+
+This module imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bertaccum.errors import ConfigError
+from bertaccum.system.sizes import parse_size
+
+AUTO = "auto"
+ON, OFF = "on", "off"
+MOST_EPOCHS = 1_000_000
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+LABEL_SEPARATOR = "|"
+# Options of the columns of `test_file`; each replaces the option without `test_`.
+TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
+_LEAST_SIZE = 2**20  # bytes
+_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    group: str | None = None,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    exclusive: bool = False,
+    free: bool = False,
+    switch: bool = False,
+    fraction: bool = False,
+    real: bool = False,
+    path: bool = False,
+    check: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Return a dataclass field that also carries its help text and its valid values.
+
+    Args:
+      default: The default value. If it is None, the help text may state what applies instead.
+      help: The help text for the command line. It names other options in backticks.
+      group: The section of the command's help that lists the option, one of `config.GROUPS`.
+      choices: The valid strings; empty if any value of the right type is valid.
+      minimum: The smallest valid number.
+      maximum: The largest valid number.
+      exclusive: Whether the bounds themselves are invalid.
+      free: Whether a resumed run may change the value, because the updates do not depend on it.
+      switch: Whether the option is True, False or None, which leaves the choice to the program.
+      fraction: Whether a positive number with a decimal point is also valid and counts epochs.
+      real: Whether a number need not be whole although the default is None.
+      path: Whether the value is the path of a file or folder, which shells can complete.
+      check: Called with each value that is not None; raises ConfigError if the value is invalid.
+    """
+    # The metadata are the arguments of this function.
+    return dataclasses.field(default=default, metadata=locals())
+
+
+def memory_limit_setting(group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `memory_limit`."""
+    help = (
+        "Maximum device memory to use, such as 4GiB; without a GPU, the CPU simulates a GPU with"
+        " that much memory."
+    )
+    check = partial(size_in_bytes, "memory_limit")
+    return setting(None, help, group=group, free=True, check=check)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The base class of all configurations.
+
+    Raises:
+      ConfigError: A value has the wrong type, is not a valid choice or is out of bounds.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None:
+                if field.default is None:
+                    continue
+                raise ConfigError(f"`{field.name}` is None", "omit it to use the default")
+            if isinstance(value, os.PathLike):
+                value = os.fspath(value)
+            elif isinstance(value, bool) and ON in field.metadata["choices"]:
+                value = ON if value else OFF  # YAML reads the words as booleans.
+            elif getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
+                value = value.item()
+            object.__setattr__(self, field.name, value)
+            if problem := problem_of(field, value):
+                raise ConfigError(f"`{field.name}` {value} {problem}")
+            if check := field.metadata["check"]:
+                check(value)
+
+
+def field_names(config: type) -> set[str]:
+    """Return the names of the options of a configuration class."""
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
+    """Return a description of what is wrong with a value, or None if the value is valid."""
+    default, bounds = field.default, field.metadata
+    numeric = bounds["minimum"] is not None
+    if bounds["choices"] and value not in bounds["choices"]:
+        return f"is not one of {', '.join(bounds['choices'])}"
+    if numeric and value == AUTO == default:
+        return None
+    if isinstance(default, bool) or bounds["switch"]:
+        return None if isinstance(value, bool) else "is not on or off"
+    if not numeric:
+        return None if isinstance(value, str) else "is not text"
+    if bounds["fraction"] and isinstance(value, float):
+        return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
+    number = int | float if isinstance(default, float) or bounds["real"] else int
+    # math.isfinite raises for integers too large for a float.
+    if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
+        return "is not a finite number" if number is not int else "is not a whole number"
+    return _out_of_range(value, bounds)
+
+
+def _out_of_range(value: float, bounds: Any) -> str | None:
+    low, high, open_ends = bounds["minimum"], bounds["maximum"], bounds["exclusive"]
+    if value < low or (open_ends and value == low):
+        return f"is not above {low}" if open_ends else f"is below {low}"
+    if high is not None and (value > high or (open_ends and value == high)):
+        return f"is not below {high}" if open_ends else f"is above {high}"
+    return None
+
+
+def size_in_bytes(option: str, value: str | None) -> int | None:
+    """Return the value of a size option in bytes, or None if it is not set.
+
+    Raises:
+      ConfigError: The value is not a size, or is so small that its unit is probably missing.
+    """
+    if value is None:
+        return None
+    try:
+        size = parse_size(value)
+    except ValueError as error:
+        raise ConfigError(f"`{option}` {value} {error}") from None
+    if size < _LEAST_SIZE:
+        raise ConfigError(f"`{option}` {value} means {size:,} bytes", "add a unit, as in 4GiB")
+    return size
+
+
+def save_interval(text: str) -> tuple[int | None, float | None]:
+    """Return `save_every` as (updates, None) or (None, seconds).
+
+    Raises:
+      ConfigError: The text is neither a number of updates nor a time.
+    """
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
+    if match is None:
+        raise ConfigError(
+            f"`save_every` {text} is neither a number of updates nor a time",
+            "write it as 200, 90s, 10m or 2h",
+        )
+    number, unit = int(match[1]), match[2]
+    return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
+
+
+def timeout_seconds(text: str) -> float:
+    """Return `collective_timeout` in seconds.
+
+    Raises:
+      ConfigError: The text is not a time.
+    """
+    match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
+    if match is None:
+        raise ConfigError(
+            f"`collective_timeout` {text} is not a time", "write it as 90s, 10m or 2h"
+        )
+    return int(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def delimiter_setting(group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `delimiter`."""
+    help = (
+        f"Column separator: {', '.join(DELIMITERS)}, or any other single character."
+        " [default: detected]"
+    )
+    return setting(None, help, group=group, check=delimiter_character)
+
+
+def encoding_setting(group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `encoding`."""
+    help = (
+        "Text encoding, such as latin-1 or utf-16."
+        " [default: the one that the byte order mark indicates, else UTF-8]"
+    )
+    return setting(None, help, group=group, check=check_encoding)
+
+
+def delimiter_character(value: str | None) -> str | None:
+    """Return the separator that `delimiter` names, or None if it is not set.
+
+    Raises:
+      ConfigError: The value cannot separate columns.
+    """
+    if value is None:
+        return None
+    character = (DELIMITERS | {r"\t": "\t"}).get(value, value)
+    if len(character) != 1 or character in '"\r\n\0':
+        raise ConfigError(
+            f"`delimiter` {value!r} cannot separate columns",
+            f"use {', '.join(DELIMITERS)}, or any other single character",
+        )
+    return character
+
+
+def label_columns_setting(file: str = "", group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `label_columns`.
+
+    Args:
+      file: The words that say which file has the columns, such as ` of `file``.
+      group: The section of the command's help that lists the option.
+    """
+    help = (
+        f"Names or 1-based numbers of columns{file} that contain 1 if the label with the column's"
+        " name applies, else 0, separated by commas. They replace `label_column`."
+    )
+    return setting(None, help, group=group, check=column_names)
+
+
+def label_separator_setting(group: str | None = None) -> Any:
+    """Return the dataclass field that defines the option `label_separator`."""
+    help = "Separator of the labels in the label column, for a multi-label task."
+    return setting(LABEL_SEPARATOR, help, group=group, check=check_label_separator)
+
+
+def column_names(value: str | None) -> tuple[str, ...]:
+    """Return the columns that `label_columns` names.
+
+    Raises:
+      ConfigError: A name is empty.
+    """
+    if value is None:
+        return ()
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names):
+        raise ConfigError(
+            f"`label_columns` {value!r} contains an empty name",
+            "separate names or numbers of columns by commas, as in joy,anger",
+        )
+    return names
+
+
+def host_names(value: str | None) -> tuple[str, ...]:
+    """Return the names that `allowed_host` contains, in lower case.
+
+    Raises:
+      ConfigError: A name is empty or contains more than a host name.
+    """
+    names = [] if value is None else value.lower().split(",")
+    names = [name.strip().removesuffix(".") for name in names]
+    if not all(re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", name, re.ASCII) for name in names):
+        raise ConfigError(
+            f"`allowed_host` {value!r} is not a host name",
+            "write names without http:// and port, separated by commas, as in a.example,b.example",
+        )
+    return tuple(names)
+
+
+def check_label_separator(value: str) -> None:
+    """Raise ConfigError if a label separator is empty or contains a line break."""
+    if not value or set(value) & set("\r\n\0"):
+        raise ConfigError(
+            f"`label_separator` {value!r} cannot separate labels", "use a character such as ,"
+        )
+
+
+def check_encoding(value: str) -> None:
+    """Raise ConfigError if Python has no text encoding of this name."""
+    try:
+        codecs.getincrementaldecoder(value)
+        "a\n".encode(value).decode(value)
+    except (LookupError, ValueError, TypeError):
+        raise ConfigError(
+            f"`encoding` {value} is not a known encoding",
+            "use an encoding such as utf-16 or latin-1",
+        ) from None
+
+
+def named_options(config: Any) -> dict[str, Any]:
+    """Return the options that differ from their defaults, keyed by name."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    return {name: value for name, value in vars(config).items() if value != defaults[name]}

@@ -1,0 +1,233 @@
+"""Options of `bertaccum prepare`, as a frozen dataclass; see `bertaccum.options.commands`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from bertaccum.errors import ConfigError
+from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
+from bertaccum.options.fields import (
+    LABEL_SEPARATOR,
+    TEST_COLUMNS,
+    Options,
+    delimiter_setting,
+    encoding_setting,
+    label_columns_setting,
+    label_separator_setting,
+    setting,
+)
+from bertaccum.options.task_names import MULTI_LABEL, TASKS
+
+# The smallest fraction of the training rows that is held out as dev.tsv by default.
+LEAST_DEV_FRACTION = 0.01
+
+source_option = partial(setting, group=SOURCE)
+table_option = partial(setting, group=TABLES)
+split_option = partial(setting, group=SPLIT)
+# The sources of `prepare` that some of its options belong to.
+_SOURCES_OF_OPTIONS = {
+    "archive": ("yelp",),
+    "train_file": ("csv",),
+    "test_file": ("csv",),
+    "delimiter": ("csv",),
+    "encoding": ("csv",),
+    "dataset": ("glue", "tfds"),
+    "folder": ("glue",),
+    "language": ("glue",),
+    "task": ("csv", "tfds"),
+    "label_columns": ("csv", "tfds"),
+    "label_separator": ("csv",),
+    "labels_as_written": ("csv", "tfds"),
+    "weight_column": ("csv",),
+}
+
+
+@dataclass(frozen=True)
+class PrepareConfig(Options):
+    """Options of `bertaccum prepare`: the source of the texts, their split and the data folder."""
+
+    source: str = source_option(
+        "yelp",
+        "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
+        " reviews; csv: your own tables or folders; glue: a data set of GLUE, or XNLI, as"
+        " downloaded; tfds: a data set of tensorflow-datasets.",
+        choices=("yelp", "sample", "csv", "glue", "tfds"),
+    )
+    dataset: str | None = source_option(
+        None,
+        "Name of the data set for `source` glue (cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte,"
+        " wnli or xnli) or `source` tfds (such as imdb_reviews or glue/mrpc).",
+    )
+    folder: str | None = source_option(
+        None, "Folder of the data set for `source` glue, or the folder that contains it.", path=True
+    )
+    language: str | None = source_option(
+        None, "Language for `dataset` xnli, such as de. [default: en]"
+    )
+    archive: str | None = source_option(
+        None,
+        "Existing copy of yelp_review_polarity_csv.tgz to read instead of downloading it.",
+        path=True,
+    )
+    allow_unverified_archive: bool = source_option(
+        False,
+        "Accept an `archive` whose checksum differs from the one that tensorflow-datasets records.",
+    )
+    task: str | None = source_option(
+        None,
+        "Kind of task. classification: one class for each text; regression: a score; multi-label:"
+        " any number of labels. [default: multi-label with `label_columns` and for lists of several"
+        " labels; the task of the data set for `source` glue and tfds; else classification]",
+        choices=TASKS,
+    )
+    train_file: str | None = table_option(
+        None,
+        "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
+        " contains, for each class, a subfolder of texts or a .txt file with one text per line. A"
+        " table or folder may be in a zip archive. Use - for stdin.",
+        path=True,
+    )
+    test_file: str | None = table_option(
+        None, "Test rows for `source` csv, in any format that `train_file` accepts.", path=True
+    )
+    text_column: str = table_option(
+        "text",
+        "Name or 1-based number of the text column; for `source` tfds, the name of a feature.",
+    )
+    text_pair_column: str | None = table_option(
+        None,
+        "Name or 1-based number of the column with the second text of each pair. [default:"
+        " text_pair if there is such a column]",
+    )
+    label_column: str = table_option(
+        "label",
+        "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
+    )
+    label_columns: str | None = label_columns_setting(group=TABLES)
+    label_separator: str = label_separator_setting(group=TABLES)
+    labels_as_written: bool = table_option(
+        False,
+        "Use each label as written, even if labels differ only in case, in Unicode form, in"
+        " invisible characters, or as 1 and 1.0 do. [default: they are one class]",
+    )
+    weight_column: str | None = table_option(
+        None,
+        "Name or 1-based number of the column with the weight of each row in the training loss, a"
+        " number of at least 0. [default: all rows have the same weight]",
+    )
+    test_text_column: str | None = table_option(
+        None, "Name or 1-based number of the text column of `test_file`. [default: `text_column`]"
+    )
+    test_text_pair_column: str | None = table_option(
+        None,
+        "Name or 1-based number of the column of `test_file` with the second text of each pair."
+        " [default: `text_pair_column`]",
+    )
+    test_label_column: str | None = table_option(
+        None, "Name or 1-based number of the label column of `test_file`. [default: `label_column`]"
+    )
+    delimiter: str | None = delimiter_setting(group=TABLES)
+    encoding: str | None = encoding_setting(group=TABLES)
+    dev_fraction: float | None = split_option(
+        None,
+        "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
+        " to its size. [default: 0.01; if that gives fewer than 500 rows, 500 rows or a tenth of"
+        " the rows, whichever is smaller, except for `source` yelp]",
+        minimum=0,
+        maximum=1,
+        exclusive=True,
+        real=True,
+    )
+    test_fraction: float = split_option(
+        0.0,
+        "Fraction of the training rows held out as test.tsv if there is no `test_file`; with 0, no"
+        " rows are held out.",
+        minimum=0,
+        maximum=0.99,
+    )
+    drop_duplicates: bool | None = split_option(
+        None,
+        "Drop each training row whose text occurs in an earlier training row or in the test set."
+        " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
+        " test set, but keep all rows for `source` glue and tfds]",
+        switch=True,
+    )
+    seed: int = split_option(
+        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
+    )
+    out: str | None = output_option(
+        None,
+        "Data folder to write. [default: data/yelp_polarity, data/sample, data/csv or data/NAME,"
+        " depending on `source` and `dataset`]",
+        path=True,
+    )
+    layout: str = output_option(
+        "plain",
+        "Layout of the TSV files. plain: a header, then label and text; cola: the layout that"
+        " run_classifier.py of google-research/bert reads (test.tsv has no labels).",
+        choices=("plain", "cola"),
+    )
+    overwrite: bool = output_option(
+        False, "Replace a data folder that was prepared with other options."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source == "csv" and self.train_file is None:
+            raise ConfigError("`source` csv needs `train_file`", "pass the file or folder to read")
+        self._check_dataset()
+        self._check_task()
+        if self.test_fraction:
+            self._check_test_fraction()
+
+    def _check_dataset(self) -> None:
+        """Check the options that only some sources have."""
+        for name, sources in _SOURCES_OF_OPTIONS.items():
+            if self.source not in sources and getattr(self, name) != getattr(PrepareConfig, name):
+                raise ConfigError(
+                    f"`{name}` cannot be used with `source` {self.source}",
+                    f"set `source` to {' or '.join(sources)}, or omit `{name}`",
+                )
+        for name in TEST_COLUMNS:
+            if getattr(self, name) is not None and self.test_file is None:
+                raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")
+        if self.source in ("glue", "tfds") and self.dataset is None:
+            raise ConfigError(
+                f"`source` {self.source} needs `dataset`", "pass the name of the data set"
+            )
+        if self.source == "glue" and self.folder is None:
+            raise ConfigError("`source` glue needs `folder`", "pass the folder of the data set")
+
+    def _check_task(self) -> None:
+        if self.label_columns and self.task not in (None, MULTI_LABEL):
+            raise ConfigError(
+                f"`label_columns` and `task` {self.task} contradict each other",
+                "omit one of the two",
+            )
+        several = self.label_columns or self.task == MULTI_LABEL
+        if self.label_separator != LABEL_SEPARATOR and not several:
+            raise ConfigError(
+                "`label_separator` applies only to `task` multi-label", "omit one of the two"
+            )
+
+    def _check_test_fraction(self) -> None:
+        given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
+        if self.test_file or self.source not in ("csv", "tfds"):
+            raise ConfigError(
+                f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
+                " has test rows",
+                "omit `test_fraction`",
+            )
+        if self.test_fraction + (self.dev_fraction or 0) >= 1:
+            raise ConfigError(
+                f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
+                " leave no rows for train.tsv",
+                "lower one of the two",
+            )
+
+    @property
+    def data_folder(self) -> str:
+        """The data folder to write: `out`, or the default folder of the source."""
+        named = "yelp_polarity" if self.source == "yelp" else self.dataset or self.source
+        return self.out or f"data/{named.lower().replace('/', '_').replace(':', '_')}"

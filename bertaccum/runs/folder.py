@@ -1,0 +1,279 @@
+"""Writing the run folder: configuration, inputs, logs and results of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import fcntl
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from bertaccum.errors import ConfigError, InputError, RunError
+from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
+from bertaccum.runs.record import whole_lines
+from bertaccum.system.atomic import new_folder, sync, write_text
+from bertaccum.system.files import json_text, read_mapping, refuse_special
+from bertaccum.system.temporary_paths import beside, remove, remove_abandoned
+
+# Number of times to retry a lock, and the seconds between the attempts.
+_LOOKS, _LOOK_SECONDS = 3, 0.1
+
+
+class RunFolder(RunPaths):
+    """The folder of a run, for writing.
+
+    Args:
+      path: Path of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # The mark distinguishes this run's checkpoints from those of other runs.
+        self.mark = secrets.token_hex(8)
+
+    @staticmethod
+    def new_path(out: str | None) -> Path:
+        """Return the path of a new run folder.
+
+        Args:
+          out: The `out` option; None for a folder in `runs/` named after the current time.
+
+        Raises:
+          ConfigError: The path exists, is not valid, or cannot be created.
+        """
+        path = Path(out) if out else _unused_name()
+        try:
+            if path.exists() or path.is_symlink():
+                is_run = (path / "config.yaml").is_file()
+                resume = f"resume the run with `resume` {path}, or " if is_run else ""
+                raise ConfigError(f"`out` {path} exists", f"{resume}choose another folder")
+            parent = next(p for p in path.resolve().parents if p.exists())
+        except OSError as error:
+            raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None
+        if not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise ConfigError(
+                f"`out` {path} cannot be created in {parent}", "choose another folder"
+            )
+        return path
+
+    def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
+        """Create the folder with its configuration and inputs.
+
+        Args:
+          config: Fully resolved configuration.
+          inputs: Digests of the data and other facts that identify the run.
+
+        Raises:
+          RunError: The folder cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with new_folder(self.path, existing="refuse") as folder:
+                (folder / self.checkpoints.name).mkdir()
+                (folder / self.checkpoints.name / NOT_SAVED_YET).touch()
+                write_text(folder / self.config.name, _yaml(config))
+                write_text(folder / self.inputs.name, json_text(inputs))
+        except OSError as error:
+            if error.errno == errno.ENOTEMPTY and config.out is None:
+                # Another run began in the same second.
+                super().__init__(_unused_name())
+                return self.create(config, inputs)
+            raise RunError(
+                f"cannot be written ({error.strerror})", "choose another `out`", path=self.path
+            ) from None
+
+    def write_config(self, config: TrainConfig) -> None:
+        """Write a fully resolved configuration."""
+        write_text(self.config, _yaml(config))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for training in this context.
+
+        No other process can train in the folder then. The operating system releases the lock when
+        this process ends.
+
+        Raises:
+          InputError: Another process is training in the folder, or a part of it is a link or a
+            pipe.
+          RunError: The lock file cannot be written.
+        """
+        self._refuse_links()
+        with _opened(self.lock, "a+") as file:
+            try:
+                _lock(file)
+            except BlockingIOError:
+                file.seek(0)
+                raise InputError(
+                    f"process {file.read().strip()} is training in this folder",
+                    "wait for it to finish, or stop it",
+                    path=self.path,
+                ) from None
+            try:
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
+            except OSError as error:
+                raise _unwritable(self.lock, error) from None
+            yield
+
+    def point_latest(self) -> None:
+        """Point `runs/latest` to this run; the link is relative, so that `runs` can be moved.
+
+        Nothing is changed if the run is not in `runs`, or `latest` is not a link.
+        """
+        link = RUNS / LATEST
+        if self.path.resolve().parent != RUNS.resolve():
+            return
+        if link.is_symlink() or not link.exists():
+            temporary = beside(link)
+            temporary.symlink_to(self.path.name, target_is_directory=True)
+            temporary.replace(link)
+
+    def _refuse_links(self) -> None:
+        """Raise InputError if training would write through a link or to a pipe, or replace it."""
+        parts = (self.lock, self.metrics, self.eval, self.checkpoints, self.best, self.tensorboard)
+        for path in parts:
+            if path.is_symlink():
+                raise InputError(
+                    f"is a link to {path.readlink()}, and training follows no link in a run folder",
+                    "replace it with what it points to, or delete it",
+                    path=path,
+                )
+            refuse_special(path)
+
+    def set_aside_best(self, update: int) -> None:
+        """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
+
+        Args:
+          update: Update after which the model was saved.
+        """
+        aside = self.best_aside(update)
+        if aside.exists():  # The same model was set aside before.
+            remove(self.best)
+        else:
+            self.best.rename(aside)
+
+    def rewind(self, update: int, evaluated: int, shrinkings: int = 0) -> None:
+        """Undo everything that the run wrote after a checkpoint.
+
+        This removes later log lines, the summary and incomplete files.
+
+        Args:
+          update: Last update to keep in `metrics.jsonl`.
+          evaluated: Last evaluated update to keep in `eval.jsonl`; 0 if none.
+          shrinkings: How often memory had run out; the last time may be in the next update.
+        """
+        self.summary.unlink(missing_ok=True)
+        for path, last in ((self.metrics, update), (self.eval, evaluated)):
+            if path.exists():
+                lines = whole_lines(path)
+                events = [line for line in lines if "loss" not in line][:shrinkings]
+                kept = [line for line in lines if line["update"] <= last or line in events]
+                write_text(path, "".join(json_text(line, indent=None) for line in kept))
+        for folder in (self.path, self.checkpoints):
+            remove_abandoned(folder)
+
+    def sync_logs(self) -> None:
+        """Flush the logs to disk, so that no checkpoint lacks its log lines after a crash."""
+        for path in (self.metrics, self.eval):
+            if path.exists():
+                sync(path)
+
+    def write_json(self, path: Path, values: dict[str, Any]) -> None:
+        write_text(path, json_text(values))
+
+    def read_plan(self) -> dict[str, Any]:
+        """Return the content of `plan.json`; empty if it is missing or damaged."""
+        return read_mapping(self.plan) or {}
+
+    def append(self, path: Path, record: dict[str, Any]) -> None:
+        """Append one line to `metrics.jsonl` or `eval.jsonl`.
+
+        Raises:
+          RunError: The line cannot be written.
+        """
+        try:
+            with _opened(path, "a") as file:
+                file.write(json_text(record, indent=None))
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+
+class Bystander(RunFolder):
+    """The run folder in a worker that is not the chief.
+
+    The methods that all workers call access no files here; only the chief calls the others.
+    """
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock nothing."""
+        yield
+
+    def point_latest(self) -> None:
+        """Do nothing."""
+
+    def write_json(self, path: Path, values: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def read_plan(self) -> dict[str, Any]:
+        """Return an empty plan."""
+        return {}
+
+    def append(self, path: Path, record: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+def _opened(path: Path, mode: str) -> IO[str]:
+    """Open a text file for writing; raise OSError if it is a link."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, encoding="utf-8", opener=opener)
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file, or raise BlockingIOError if another process trains in the folder.
+
+    The attempt is repeated, because a process that only reads the folder also locks the file
+    briefly.
+    """
+    for _ in range(_LOOKS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK_SECONDS)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot be written ({error.strerror})",
+        "free disk space or fix the permissions, then run again with `resume`",
+        path=path,
+    )
+
+
+def _unused_name() -> Path:
+    """Return an unused path in `runs/`, named after the current time, with a number if needed."""
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2)))
+    return next(RUNS / name for name in names if not (RUNS / name).exists())
+
+
+def _yaml(config: TrainConfig) -> str:
+    values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
+    header = "# Options of this run. To repeat the run, pass this file as a configuration file.\n"
+    return header + yaml.safe_dump(values, sort_keys=False)

@@ -1,0 +1,1 @@
+"""Files, cache, machine and progress; knows neither BERT nor TensorFlow."""

@@ -1,0 +1,1 @@
+"""Sources of data sets: Yelp, GLUE, tensorflow-datasets, own files, the sample."""

@@ -1,0 +1,173 @@
+"""Any data set of tensorflow-datasets with text and label features as a source of `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bertaccum.errors import BertAccumError, ConfigError, InputError, reason
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.system.progress import Note, Progress
+from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
+from data_prep.sources.tfds_builds import adapted, data_folder, explained
+from data_prep.sources.tfds_features import (
+    CLASS,
+    FLAGS,
+    NUMBER,
+    SEPARATOR,
+    SEVERAL,
+    Chosen,
+    batches_of,
+    choose,
+    examples_of,
+)
+from data_prep.tables.rows import Part, Row, Source
+
+# Names of the splits in tensorflow-datasets.
+_SPLITS = {
+    "dev": ("validation", "validation_matched", "dev", "valid", "val"),
+    "test": ("test", "test_matched"),
+    "dev-mismatched": ("validation_mismatched",),
+    "test-mismatched": ("test_mismatched",),
+}
+_UNLABELED = "-1"
+
+
+def tfds_options(config: PrepareConfig) -> dict[str, Any]:
+    """Return the options that determine the result."""
+    names = ("dataset", "text_column", "label_column", "test_fraction")
+    return {name: getattr(config, name) for name in names}
+
+
+def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
+    """Download a data set, unless that has been done, and open it for reading.
+
+    Raises:
+      ConfigError: There is no such data set, or an option does not suit its features.
+      InputError: There is no network, or the data set cannot be prepared or has no training rows.
+      RunError: tensorflow-datasets could not write its files.
+    """
+    builder = _builder(config, progress)
+    chosen = choose(builder.info.features, config)
+    _prepare(builder, config, progress)
+    splits = _splits(builder, config)
+    parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
+    return Source(
+        description=f"{builder.info.full_name} of tensorflow-datasets",
+        train=parts.pop("train"),
+        given=parts,
+        task=_task(builder, chosen),
+        order=() if chosen.kind == FLAGS else chosen.names,
+        separator=SEPARATOR,
+        joined=chosen.kind in (SEVERAL, FLAGS),
+        facts=_glue_facts(builder, chosen),
+    )
+
+
+def _builder(config: PrepareConfig, progress: Progress) -> Any:
+    import tensorflow_datasets as tfds
+
+    try:
+        with adapted(progress):
+            return tfds.builder(config.dataset, data_dir=data_folder())
+    except tfds.core.registered.DatasetNotFoundError as error:
+        raise ConfigError(
+            f"`dataset` {config.dataset} is unknown to tensorflow-datasets {tfds.__version__}",
+            "choose a name of tensorflow.org/datasets/catalog",
+        ) from error
+    except Exception as error:  # The builder of a data set may raise anything.
+        raise ConfigError(f"`dataset` {config.dataset} cannot be used ({reason(error)})") from error
+
+
+def _prepare(builder: Any, config: PrepareConfig, progress: Progress) -> None:
+    elsewhere = "prepare it on a machine with a network and copy its folder in TFDS_DATA_DIR"
+    try:
+        with adapted(progress), explained(f"the data set {config.dataset}", elsewhere):
+            builder.download_and_prepare()
+    except BertAccumError:
+        raise
+    except Exception as error:  # The builder of a data set may raise anything.
+        message = f"tensorflow-datasets cannot prepare {config.dataset} ({reason(error)})"
+        raise InputError(message, "choose another `dataset`") from error
+
+
+def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
+    """Return the names that tensorflow-datasets gives to our splits."""
+    names = list(builder.info.splits)
+    if "train" not in names:
+        raise InputError(
+            f"{config.dataset} has no split train, only {', '.join(names)}",
+            "choose another `dataset`",
+        )
+    found = {"train": "train"}
+    for ours, theirs in _SPLITS.items():
+        if known := [name for name in theirs if name in names]:
+            found[ours] = known[0]
+    if config.test_fraction and "test" in found:
+        raise ConfigError(
+            f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}, which"
+            " already has test rows",
+            "omit `test_fraction`",
+        )
+    return found
+
+
+def _task(builder: Any, chosen: Chosen) -> str | None:
+    if chosen.kind in (SEVERAL, FLAGS):
+        return MULTI_LABEL
+    if chosen.kind != NUMBER:
+        return CLASSIFICATION
+    is_float = builder.info.features[chosen.labels[0]].np_dtype.__name__.startswith("float")
+    return REGRESSION if is_float else CLASSIFICATION
+
+
+def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
+    """Return the entry of the manifest for a data set of GLUE; it is empty for any other."""
+    config = builder.builder_config.name if builder.name == "glue" else ""
+    task = TASKS_OF_GLUE.get(plain_name(config))
+    if task is None:
+        return {}
+    # tensorflow-datasets has names for the classes that GLUE calls 0 and 1.
+    same = set(chosen.names) <= set(task.classes)
+    return task.facts(chosen.names if same else task.classes)
+
+
+def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
+    where = f"{builder.info.full_name} {split}"
+    labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
+    examples = examples_of(builder, split, chosen, labeled)
+    if labeled and chosen.kind == CLASS:
+        examples = _without_missing(examples, where, note)
+    if not labeled and builder.name == "glue":
+        examples = _in_order_of_submission(examples, builder, split)
+    total = builder.info.splits[split].num_examples
+    return Part(where, examples, total, may_lack_labels=not labeled)
+
+
+def _has_labels(builder: Any, split: str, chosen: Chosen) -> bool:
+    """Return whether any row of a split has a label other than -1."""
+    if chosen.kind not in (CLASS, NUMBER):
+        return True
+    batches = batches_of(builder, split, chosen.labels, ragged=False)
+    return any((batch[chosen.labels[0]] != int(_UNLABELED)).any() for batch in batches)
+
+
+def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterator[Row]:
+    """Yield the rows that have a class, and note how many others there are."""
+    missing = 0
+    for row in examples:
+        if row.label == _UNLABELED:
+            missing += 1
+        else:
+            yield row
+    if missing:
+        note(f"{where}: skipped {missing:,} rows without a label")
+
+
+def _in_order_of_submission(examples: Iterator[Row], builder: Any, split: str) -> Iterator[Row]:
+    """Yield the rows in the order in which GLUE expects predictions, without the labels."""
+    batches = batches_of(builder, split, ["idx"], ragged=False)
+    indices = [index for batch in batches for index in batch["idx"].tolist()]
+    pairs = sorted(zip(indices, examples, strict=True), key=lambda pair: pair[0])
+    yield from (row for _, row in pairs)

@@ -1,0 +1,1 @@
+"""Reading tables of texts and labels: encoding, quoting, delimiter, header, columns, rows."""

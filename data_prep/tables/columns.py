@@ -1,0 +1,261 @@
+"""Chooses the columns of a table, and makes an example of the cells of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.fields import (
+    DELIMITERS,
+    TEST_COLUMNS,
+    column_names,
+    delimiter_character,
+    field_names,
+)
+from data_prep.tables.header import FASTTEXT_PREFIX
+from data_prep.tables.rows import LABEL_SEPARATOR, Row
+from data_prep.tables.spellings import finite_number, number_remedy, visible
+
+TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
+_YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Options for reading a table.
+
+    Args:
+      text_column: Name of the text column, or its number counted from 1.
+      label_column: Name or number of the class column. None reads texts without classes.
+      text_pair_column: Name or number of the column with the second text of each pair. None
+        reads `text_pair` if there is such a column, and single texts otherwise.
+      delimiter: Character that separates the columns. None detects it.
+      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
+        otherwise.
+      weight_column: Name or number of the column with the weight of each row. None reads no
+        weights, except those of a file that `prepare` wrote.
+      label_columns: Names or numbers of columns that contain 1 if the label with the column's name
+        applies to the row, else 0. They replace `label_column`.
+      label_separator: Separates the labels of a row; it joins those of `label_columns`.
+      weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
+      several_labels: Whether a row may have any number of labels.
+      of_test_file: Whether errors name the options of `test_file`, such as `test_text_column`.
+    """
+
+    text_column: str = TEXT
+    label_column: str | None = LABEL
+    delimiter: str | None = None
+    encoding: str | None = None
+    text_pair_column: str | None = None
+    weight_column: str | None = None
+    label_columns: tuple[str, ...] = ()
+    label_separator: str = LABEL_SEPARATOR
+    weight_if_named: bool = False
+    several_labels: bool = False
+    of_test_file: bool = False
+
+    @property
+    def by_name(self) -> list[str]:
+        """The columns that are requested by name instead of number."""
+        return [column for _, column in self.named if not column.isdecimal()]
+
+    @property
+    def named(self) -> list[tuple[str, str]]:
+        """The requested columns, each with the name of the option that requests it."""
+        label: list[tuple[str, str | None]] = [("label_column", self.label_column)]
+        wanted: list[tuple[str, str | None]] = [
+            ("text_column", self.text_column),
+            *([("label_columns", column) for column in self.label_columns] or label),
+            ("text_pair_column", self.text_pair_column),
+            ("weight_column", self.weight_column),
+        ]
+        return [(option, column) for option, column in wanted if column is not None]
+
+    def shown(self, option: str) -> str:
+        """Return the option to name in an error about the column that `option` requests."""
+        of_test = f"test_{option}"
+        return of_test if self.of_test_file and of_test in TEST_COLUMNS else option
+
+    @property
+    def has_usual_columns(self) -> bool:
+        """Whether the columns have their default names; only then is the CoLA layout accepted."""
+        usual = self.text_column == TEXT and self.label_column in (LABEL, None)
+        return usual and not (self.text_pair_column or self.weight_column or self.label_columns)
+
+
+def reading_of(config: Any, **others: Any) -> Reading:
+    """Return the options of a command for reading its table.
+
+    Args:
+      config: Options of the command, some of which have the names of fields of `Reading`.
+      others: Fields of `Reading` that are not options of the command.
+    """
+    shared = field_names(Reading) & field_names(type(config))
+    options = {name: getattr(config, name) for name in shared} | others
+    options["delimiter"] = delimiter_character(options["delimiter"])
+    options["label_columns"] = column_names(options.get("label_columns"))
+    return Reading(**options)
+
+
+class Picks(NamedTuple):
+    """Positions of the requested columns, counted from 0.
+
+    Attributes:
+      text: The text.
+      label: The label, or None.
+      pair: The second text, or None.
+      weight: The weight, or None.
+      flags: The name and the position of each column of 0 and 1.
+      separator: Joins the names of the columns that contain 1.
+      several_labels: Whether a row may have any number of labels.
+    """
+
+    text: int
+    label: int | None = None
+    pair: int | None = None
+    weight: int | None = None
+    flags: tuple[tuple[str, int], ...] = ()
+    separator: str = LABEL_SEPARATOR
+    several_labels: bool = False
+
+    @property
+    def used(self) -> list[int]:
+        """The positions, each of another column."""
+        found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
+        return [position for position in found if position is not None]
+
+
+def named_picks(
+    names: Sequence[str], reading: Reading, path: Path, prepared: bool = False
+) -> Picks:
+    """Find the requested columns in the header of a file.
+
+    Args:
+      names: The names of all columns.
+      reading: The requested columns.
+      path: The file, for error messages.
+      prepared: Whether `prepare` wrote the file; it may then have no labels, and its weights are
+        read.
+
+    Raises:
+      ConfigError: There is no such column, or two options request the same one.
+    """
+    wanted = reading.named
+    if reading.text_pair_column is None and names.count(PAIR) == 1:
+        wanted.append(("text_pair_column", PAIR))
+    if prepared and LABEL not in names:
+        wanted = [one for one in wanted if one != ("label_column", LABEL)]
+    named = reading.weight_column is None and WEIGHT in names
+    if named and (prepared or reading.weight_if_named):
+        wanted.append(("weight_column", WEIGHT))
+    taken: dict[int, tuple[str, str]] = {}
+    for option, column in wanted:
+        position = _position(reading.shown(option), column, names, path)
+        if position in taken:
+            first, other = taken[position]
+            raise ConfigError(
+                f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column} are the"
+                " same column",
+                "choose two different columns",
+                path=path,
+            )
+        taken[position] = option, column
+    at = {option: position for position, (option, _) in taken.items()}
+    flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
+    return Picks(
+        at["text_column"],
+        at.get("label_column"),
+        at.get("text_pair_column"),
+        at.get("weight_column"),
+        _flags(flags, names, reading.label_separator, path),
+        reading.label_separator,
+        reading.several_labels,
+    )
+
+
+def _flags(
+    positions: list[int], names: Sequence[str], separator: str, path: Path
+) -> tuple[tuple[str, int], ...]:
+    labels = [names[position] or str(position + 1) for position in positions]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(
+                f"two of the columns of `label_columns` are named {label!r}",
+                "rename one",
+                path=path,
+            )
+        if separator in label:
+            raise ConfigError(
+                f"the column name {label!r} contains the `label_separator` {separator!r}",
+                "choose another `label_separator`",
+                path=path,
+            )
+    return tuple(zip(labels, positions, strict=True))
+
+
+def _position(option: str, column: str, names: Sequence[str], path: Path) -> int:
+    if column.isdecimal():
+        if not 1 <= int(column) <= len(names):
+            raise ConfigError(
+                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
+                "count columns from 1",
+                path=path,
+            )
+        return int(column) - 1
+    if names.count(column) != 1:
+        times = "occurs more than once" if column in names else "does not occur"
+        header = f"which is: {', '.join(names)[:200]}"
+        remedy = "choose another column, or pass its number, counted from 1"
+        if len(names) == 1 and set(names[0]) & set(DELIMITERS.values()):
+            header = f"which has only one column, {names[0][:200]!r}"
+            remedy = "check `delimiter`"
+        if names[0].startswith(FASTTEXT_PREFIX):
+            remedy += "; in fastText's format, the first label must not contain ',', ';' or '|'"
+        what = f"the column {column!r} of `{option}` {times} in the header, {header}"
+        raise ConfigError(what, remedy, path=path)
+    return names.index(column)
+
+
+def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, path: Path) -> Row:
+    """Return the example in a row of a table.
+
+    Args:
+      row: The number of the row.
+      cells: The cells by their positions; only those in `picks` are needed.
+      picks: The positions of the requested columns.
+      path: The file, for error messages.
+
+    Raises:
+      InputError: The row lacks a label, or has an invalid weight, 0 or 1.
+    """
+    label = None if picks.label is None else cells[picks.label].strip()
+    if label is not None and not label[:1].isalnum() and not visible(label):
+        no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
+        remedy = no_label if picks.several_labels else "add one or delete the row"
+        raise InputError("has no label", remedy, path=path, row=row)
+    if picks.flags:
+        applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
+        label = picks.separator.join(applies) or picks.separator
+    pair = None if picks.pair is None else cells[picks.pair]
+    weight = None if picks.weight is None else _weight(row, cells[picks.weight], path)
+    return Row(row, label, cells[picks.text], pair, weight)
+
+
+def _is_set(row: int, name: str, cell: str, path: Path) -> bool:
+    value = cell.strip().lower()
+    if value not in _YES and value not in _NO:
+        what = f"the column {name!r} contains {cell[:40]!r}, which is neither 0 nor 1"
+        raise InputError(what, "correct it or delete the row", path=path, row=row)
+    return value in _YES
+
+
+def _weight(row: int, cell: str, path: Path) -> float:
+    weight = finite_number(cell)
+    if weight is None or weight < 0:
+        what = f"the weight {cell.strip()[:40]!r} is not a finite number of at least 0"
+        remedy = number_remedy(cell) or "correct it or delete the row"
+        raise InputError(what, remedy, path=path, row=row)
+    return weight

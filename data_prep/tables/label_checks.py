@@ -1,0 +1,111 @@
+"""Checks of source labels: which kind of task they suit, and whether they are usable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
+from data_prep.tables.label_format import (
+    LabelFormat,
+    class_format,
+    has_separated_flags,
+    joined_labels,
+    list_in,
+)
+from data_prep.tables.spellings import finite_number, flags_remedy, number_remedy
+
+
+def likely_task(cells: Collection[str], where: str | Path) -> str:
+    """Return the kind of task that the cells of a label column suit.
+
+    Args:
+      cells: The different cells of the training rows.
+      where: The file or the name of the data set that contains them.
+
+    Returns:
+      multi-label if a cell contains a list of several labels, else classification.
+
+    Raises:
+      ConfigError: The cells look like scores, or like several labels without being lists.
+    """
+    labels = class_format(cells).labels_in(cells)
+    every = [one for own in labels.values() for one in own]
+    joined = "labels such as {!r} look like several labels, because {}"
+    remedy = "pass `task` multi-label, or `task` classification if each is one class"
+    fraction = _fraction_in(every)
+    if several := next((cell for cell, own in labels.items() if len(own) > 1), None):
+        if not fraction:
+            return MULTI_LABEL
+        what = f"lists such as {several[:80]!r} look like a probability for each class"
+        remedy = "write one class for each text, or pass `task` multi-label if these are labels"
+    elif number := _comma_number_in(every):
+        what = f"labels such as {number!r} look like numbers with a comma"
+        remedy = (
+            f"{number_remedy(number)}, and pass `task` regression; or pass `task` classification if"
+            " they are classes, or multi-label if they are lists of class numbers"
+        )
+    elif cell := joined_labels(every):
+        what = joined.format(cell[:80], "most of their parts also occur alone")
+    elif has_separated_flags(every):
+        what = joined.format(every[0][:80], "all of their parts are 0 or 1")
+    elif fraction:
+        what = f"labels such as {fraction!r} look like scores"
+        remedy = "pass `task` regression, or `task` classification if they are classes"
+    else:
+        return CLASSIFICATION
+    raise ConfigError(what, remedy, path=where)
+
+
+def _fraction_in(labels: Iterable[str]) -> str | None:
+    """Return a label that is not a whole number if all labels are finite numbers, else None."""
+    numbers = {label: finite_number(label) for label in labels}
+    fractions = (label for label, number in numbers.items() if number is not None and number % 1)
+    return None if None in numbers.values() else next(fractions, None)
+
+
+def _comma_number_in(labels: Collection[str]) -> str | None:
+    """Return a label with a comma if all labels are numbers with a decimal comma, else None."""
+    others = [label for label in labels if finite_number(label) is None]
+    return next((one for one in others if "," in one and all(map(number_remedy, others))), None)
+
+
+def check_labels(
+    found: LabelFormat,
+    labels: Mapping[str, Iterable[str]],
+    rows: Mapping[str, int],
+    where: str | Path,
+) -> None:
+    """Check that cells have the same format, and that classes that are numbers are finite.
+
+    Args:
+      found: The format of the cells.
+      labels: The labels in each of the different cells.
+      rows: The number of a row where each cell occurs.
+      where: The file or the name of the data set that contains them.
+
+    Raises:
+      InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are
+        numbers and some but not all are NaN or infinite, as the result of a division by 0 is.
+    """
+    if other := next((c for c in rows if found.flags and found.lists and not list_in(c)), None):
+        raise InputError(
+            f"the label {other[:80]!r} is not a list of {found.flags} numbers, unlike other labels",
+            f"{flags_remedy(found.flags)}, or delete the row",
+            path=where,
+            row=rows[other],
+        )
+    own = {label: row for cell, row in rows.items() for label in labels[cell]}
+    try:
+        infinite = [label for label in own if not math.isfinite(float(label))]
+    except ValueError:  # A label is a name. Some languages have the code nan or inf.
+        return
+    if 0 < len(infinite) < len(own):
+        raise InputError(
+            f"the label {infinite[0]!r} is not a finite number, unlike other labels",
+            "correct it or delete the row",
+            path=where,
+            row=own[infinite[0]],
+        )

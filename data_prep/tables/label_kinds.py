@@ -1,0 +1,241 @@
+"""Turns the labels of a source into the cells of the label column, for each kind of task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bertaccum.errors import InputError
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from data_prep.tables.label_checks import check_labels, likely_task
+from data_prep.tables.label_format import LabelFormat, class_format, set_format
+from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
+from data_prep.tables.spellings import (
+    class_finder,
+    finite_number,
+    flags_remedy,
+    merged,
+    number_remedy,
+)
+
+
+def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
+    """Return the labels of the training rows.
+
+    Args:
+      source: The source. If it has no `order`, labels are sorted: by value if all are integers,
+        otherwise as strings.
+      rows: The training rows.
+      task: The kind of task. None means what the labels suit; see `likely_task`.
+      as_written: Whether different spellings are different classes; see `spellings.merged`.
+
+    Raises:
+      ConfigError: `task` is None and the labels look like scores, or like several labels.
+      InputError: The training rows have only one class, one score or one label.
+    """
+    if task is None:
+        task = likely_task(rows.classes, source.train.where)
+    if task == REGRESSION:
+        return _Scores(source.train, rows)
+    kind = _LabelSets if task == MULTI_LABEL else _Classes
+    return kind(source, rows, as_written or source.joined or bool(source.order))
+
+
+def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
+    """Return the cell of each row; rows with the same label share one object.
+
+    Raises:
+      InputError: A label cannot be used.
+    """
+    labels = kind.format.labels_in(rows.classes)
+    by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
+    return [by_code[code] for code in rows.codes]
+
+
+def label_counts(labels: Mapping[str, Sequence[str]], rows: Rows) -> Counter[str]:
+    """Return the number of rows with each label, given the labels in each cell."""
+    counts, cells = Counter[str](), list(rows.classes)
+    for code, count in Counter(rows.codes).items():
+        counts.update(dict.fromkeys(labels[cells[code]], count))
+    return counts
+
+
+def _sorted(labels: Iterable[str]) -> list[str]:
+    try:
+        return sorted(labels, key=lambda label: (int(label), label))
+    except ValueError:
+        return sorted(labels)
+
+
+def _class_names(
+    labels: Mapping[str, Sequence[str]], rows: Rows, as_written: bool
+) -> Collection[str]:
+    """Return the names of the classes, given the labels in each cell of the training rows."""
+    counts = label_counts(labels, rows)
+    return counts.keys() if as_written else set(merged(counts).values())
+
+
+def _unknown(found: LabelFormat, label: str, part: Part, row: int) -> InputError:
+    return InputError(
+        f"the label {label!r} does not occur in the training rows",
+        flags_remedy(found.flags) or "correct it, or add training rows of that class",
+        path=part.where,
+        row=row,
+    )
+
+
+class _Classes:
+    """One class for each row.
+
+    Attributes:
+      task: The kind of task.
+      labels: Source labels in the order of the class numbers; empty for scores.
+      format: How a cell of the source contains labels.
+      find: Returns the one of `labels` that another spelling of it means, or None.
+    """
+
+    task = CLASSIFICATION
+
+    def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
+        order, part = source.order, source.train
+        self.format = LabelFormat(lists=False) if order else class_format(rows.classes)
+        labels = self.format.labels_in(rows.classes)
+        check_labels(self.format, labels, rows.classes, part.where)
+        names = _class_names(labels, rows, as_written)
+        if len(names) == 1:
+            raise InputError(
+                f"every row has the label {next(iter(names))!r}",
+                "add rows of at least one other class",
+                path=part.where,
+            )
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written)
+        self._cells = {label: str(number) for number, label in enumerate(self.labels)}
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        """Return the cell to write for a row.
+
+        Args:
+          labels: The labels of the row in the source.
+          part: The source of the row, for error messages.
+          row: The number of the row, for error messages.
+
+        Raises:
+          InputError: The label cannot be used.
+        """
+        if len(labels) != 1:
+            several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
+            remedy = (
+                "write one class or delete the row; pass `task` multi-label if any number may apply"
+            )
+            raise InputError(f"has {several}", remedy, path=part.where, row=row)
+        name = self.find(labels[0])
+        if name is None:
+            raise _unknown(self.format, labels[0], part, row)
+        return self._cells[name]
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        """Return why a model cannot be trained on these rows, or None if it can."""
+        return "has rows of only one class" if len(set(cells)) == 1 else None
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        """Return statistics of the labels of a split, for the manifest."""
+        counted = Counter(cells)
+        classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
+        return {"rows": len(cells), "classes": classes}
+
+
+class _Scores:
+    """A finite number for each row, with the methods of `_Classes`."""
+
+    task = REGRESSION
+
+    def __init__(self, part: Part, rows: Rows) -> None:
+        self.labels: list[str] = []
+        self.format = LabelFormat()
+        labels = self.format.labels_in(rows.classes)
+        cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
+        if len(cells) == 1:
+            raise InputError(
+                f"every row has the score {next(iter(cells))}",
+                "add rows with other scores",
+                path=part.where,
+            )
+
+    def find(self, label: str) -> None:
+        return None
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        label = ", ".join(labels)
+        score = finite_number(label)
+        if score is None:
+            raise InputError(
+                f"the label {label[:40]!r} is not a finite number",
+                number_remedy(label)
+                or "write a number such as 3.5, delete the row, or omit `task` regression",
+                path=part.where,
+                row=row,
+            )
+        return repr(score)
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        return "has rows of only one score" if len(set(cells)) == 1 else None
+
+    def counts(self, cells: Sequence[bytes], _: Sequence[str]) -> dict[str, Any]:
+        scores = np.array([float(cell) for cell in cells])
+        statistics = {
+            name: float(getattr(scores, name)()) for name in ("mean", "std", "min", "max")
+        }
+        return {"rows": len(cells), **statistics}
+
+
+class _LabelSets:
+    """Any number of labels for each row, with the methods of `_Classes`."""
+
+    task = MULTI_LABEL
+
+    def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
+        order, part, by = source.order, source.train, source.separator
+        joined = LabelFormat(by, lists=False)
+        self.format = joined if source.joined else set_format(rows.classes, by)
+        labels = self.format.labels_in(rows.classes)
+        names = _class_names(labels, rows, as_written)
+        if len(names) < 2:
+            only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
+            raise InputError(
+                f"has {only}",
+                "add rows of other labels, or choose another `label_separator`",
+                path=part.where,
+            )
+        check_labels(self.format, labels, rows.classes, part.where)
+        self.labels = list(order) or _sorted(names)
+        self.find = class_finder(self.labels, as_written)
+        self._numbers = {label: number for number, label in enumerate(self.labels)}
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        names = [self.find(label) for label in labels]
+        for label, name in zip(labels, names, strict=True):
+            if name is None:
+                raise _unknown(self.format, label, part, row)
+        numbers = sorted({self._numbers[name] for name in names if name is not None})
+        return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        few = len(set().union(*map(_numbers, set(cells)))) < 2
+        return "has fewer than two different labels" if few else None
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        counted = Counter(number for cell in cells for number in _numbers(cell))
+        classes = {name: counted[b"%d" % number] for number, name in enumerate(names)}
+        unlabeled = sum(not _numbers(cell) for cell in cells)
+        return {"rows": len(cells), "classes": classes, "without_label": unlabeled}
+
+
+LabelKind: TypeAlias = _Classes | _Scores | _LabelSets
+
+
+def _numbers(cell: bytes) -> list[bytes]:
+    return [number for number in cell.split(LABEL_SEPARATOR.encode()) if number]

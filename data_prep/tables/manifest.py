@@ -1,0 +1,182 @@
+"""Reads manifest.json, and checks whether a data folder still matches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import SPLITS
+from bertaccum.system.atomic import REPLACED_SUFFIX
+from bertaccum.system.files import read_json, read_mapping, sha256
+
+MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
+VOCABULARY = "vocab.txt"
+_OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
+_CHOOSE = "choose another folder with `out`"
+_KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": dict, "files": dict}
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any] | None:
+    """Return the manifest of a data folder, or None if it has none.
+
+    Raises:
+      InputError: The folder has a manifest.json that `bertaccum prepare` did not write.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.exists():
+        return None
+    remedy = f"choose another folder for {TOOL}, or delete {folder}"
+    try:
+        manifest = read_json(path)
+    except InputError as error:
+        raise InputError(f"is damaged ({error.message})", remedy, path=path) from error
+    if not _is_ours(manifest):
+        raise InputError(f"was not written by {TOOL}", remedy, path=path)
+    return manifest
+
+
+def _is_ours(manifest: Any) -> bool:
+    if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
+        return False
+    valid = all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
+    # `prepare` removes the files that it has written.
+    return valid and all(name in _OURS for name in manifest["files"])
+
+
+def is_prepared(path: Path) -> bool:
+    """Return whether the manifest in a file's folder lists the file.
+
+    In such a file, no fields are quoted.
+    """
+    manifest = read_mapping(path.parent / MANIFEST) or {}
+    files = manifest.get("files")
+    return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
+
+
+def original_of(path: Path, folder: Path) -> Path | None:
+    """Return the file that `prepare` wrote to a data folder and that a file is a copy of.
+
+    Returns None if the checksum of the file is not in the folder's manifest.
+    """
+    manifest = read_mapping(folder / MANIFEST) or {}
+    if not path.is_file() or not _is_ours(manifest):
+        return None
+    digest = sha256(path)
+    names = (name for name, recorded in manifest["files"].items() if recorded == digest)
+    return next((folder / name for name in names), None)
+
+
+def manifest_of(path: Path) -> dict[str, Any] | None:
+    """Return the manifest that lists a file, or None if `prepare` did not write the file.
+
+    Raises:
+      InputError: The manifest is damaged.
+    """
+    return read_manifest(path.parent) if is_prepared(path) else None
+
+
+def earlier_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest that an earlier `prepare` wrote to an output folder.
+
+    If `prepare` was killed while it replaced files, the old manifest has another name. In that
+    case, the result has no options, and lists every file that `prepare` can write.
+
+    Args:
+      folder: The output folder, which need not exist.
+
+    Returns:
+      The manifest, or None if the folder is missing or empty.
+
+    Raises:
+      ConfigError: `prepare` did not write the files in the folder.
+      InputError: The manifest is damaged.
+    """
+    if not folder.exists():
+        return None
+    if not folder.is_dir():
+        raise ConfigError("is a file, not a folder", _CHOOSE, path=folder)
+    earlier = read_manifest(folder)
+    if earlier is None and (folder / f"{MANIFEST}{REPLACED_SUFFIX}").exists():
+        return {"options": {}, "files": dict.fromkeys(_OURS, "")}
+    if earlier is None and any(folder.iterdir()):
+        raise ConfigError(f"is not empty and was not written by {TOOL}", _CHOOSE, path=folder)
+    return earlier
+
+
+def is_unchanged(
+    folder: Path, earlier: dict[str, Any], options: dict[str, Any], overwrite: bool
+) -> bool:
+    """Return whether the folder already contains the files that these options would produce.
+
+    Args:
+      folder: The output folder.
+      earlier: The manifest of the folder.
+      options: The options and input checksums that determine the files.
+      overwrite: Whether files that `prepare` wrote earlier may be replaced.
+
+    Returns:
+      True if there is nothing to do, False if the files must be written.
+
+    Raises:
+      ConfigError: The files differ and `overwrite` is False, or `prepare` would replace a file that
+        it did not write.
+    """
+    differences = _differences(earlier["options"], options)
+    damaged = [] if differences else _damaged(folder, earlier["files"])
+    if not differences and not damaged:
+        return True
+    if overwrite:
+        _check_strangers(folder, earlier)
+        return False
+    raise ConfigError(
+        _reason(earlier, differences, damaged),
+        "pass `overwrite` to replace its files, or choose another folder with `out`",
+        path=folder,
+    )
+
+
+def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
+    """Return a clause for each option that differs, or only for the source if it differs."""
+    names = [n for n in {**earlier, **options} if earlier.get(n) != options.get(n)]
+    if "source" in names:
+        names = ["source"]
+    clauses = []
+    for name in names:
+        option = name.removesuffix("_sha256")
+        if option == name:
+            was, now = _short(earlier.get(name)), _short(options.get(name))
+            clauses.append(f"`{name}` was {was}, is now {now}")
+        elif option not in names:
+            clauses.append(f"the contents of `{option}` differ")
+    return clauses
+
+
+def _short(value: Any) -> str:
+    return "unset" if value is None else repr(value)[:40]
+
+
+def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
+    """Return the names of files that are missing or whose checksum differs from the manifest."""
+    return [
+        name
+        for name, recorded in files.items()
+        if not (folder / name).is_file() or sha256(folder / name) != recorded
+    ]
+
+
+def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:
+    """Raise ConfigError if `prepare` would replace a file that it did not write."""
+    for name in _OURS:
+        if name not in earlier["files"] and (folder / name).exists():
+            raise ConfigError(
+                f"was not written by {TOOL}", "move it to another folder", path=folder / name
+            )
+
+
+def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:
+    if not earlier["options"]:
+        return "an earlier run was interrupted while it replaced these files"
+    if differences:
+        return f"was prepared with different options ({'; '.join(differences)})"
+    return f"no longer matches its manifest ({', '.join(damaged)} changed or missing)"

@@ -1,0 +1,225 @@
+"""Readers of formats that name their columns: JSON Lines (one object per line) and Parquet.
+
+A field of a nested object has the name `data.text`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import InputError
+from data_prep.tables.text_files import HAS_RETURN, text_lines
+
+_ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
+_ROWS_A_BATCH = 1024
+_MOST_NESTED, _DEEPEST = 1000, 16
+_LINE_FEEDS = "end every line with a line feed"
+_MISSING = object()  # None stands for null.
+_SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
+
+
+def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
+    """Return whether a file has a JSON Lines extension or its first nonblank line is an object.
+
+    Raises:
+      InputError: The file is a JSON array.
+    """
+    first = next((line.strip() for _, line in text_lines(path, encoding) if line.strip()), "")
+    if ending in _ENDINGS and first.startswith("["):
+        remedy = "write one object per line, for example with `jq -c '.[]'`"
+        raise InputError("is a JSON array, not JSON Lines", remedy, path=path)
+    return ending in _ENDINGS or (first.startswith("{") and _is_object(first))
+
+
+def json_names(path: Path, encoding: str | None) -> list[str]:
+    """Return the keys of all objects, followed by the names of nested fields."""
+    names, nested = dict[str, None](), dict[str, None]()
+    for _, record in _objects(path, encoding):
+        names |= dict.fromkeys(record)
+        if len(nested) < _MOST_NESTED:  # Some objects have other keys in each row.
+            nested |= dict.fromkeys(_nested(record))
+    return list(names | nested)
+
+
+def json_cells(
+    path: Path, encoding: str | None, names: Sequence[str], label: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
+
+    Args:
+      path: The file.
+      encoding: Python's name for the encoding.
+      names: The keys.
+      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
+
+    Raises:
+      InputError: A line is not a JSON object, a key is missing, or a value cannot be text.
+    """
+    for row, record in _objects(path, encoding):
+        for name in names:
+            if _value(record, name) is _MISSING:
+                what = f"has no key {name!r}"
+                raise InputError(what, "add it or delete the row", path=path, row=row)
+        yield row, _cells(record, names, path, row, label)
+
+
+def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of objects in an object.
+
+    The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
+    """
+    for key, value in record.items():
+        if isinstance(value, dict) and prefix.count(".") < _DEEPEST:
+            for name in value:
+                yield f"{prefix}{key}.{name}"
+            yield from _nested(value, f"{prefix}{key}.")
+
+
+def _value(record: dict[str, Any], name: str) -> Any:
+    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority.
+
+    If an object that contains the field is null, so is the field.
+    """
+    if name in record:
+        return record[name]
+    for dot in (at for at, character in enumerate(name) if character == "."):
+        inside = record.get(name[:dot], _MISSING)
+        if inside is None:
+            return None
+        if isinstance(inside, dict):
+            value = _value(inside, name[dot + 1 :])
+            if value is not _MISSING:
+                return value
+    return _MISSING
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for row, line in text_lines(path, encoding):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if "\r" in line.strip():
+                raise InputError(HAS_RETURN, _LINE_FEEDS, path=path, row=row) from error
+            what = f"is not valid JSON ({error})"
+            raise InputError(what, "write one object per line", path=path, row=row) from error
+        if not isinstance(record, dict):
+            raise InputError("is not a JSON object", "write one per line", path=path, row=row)
+        yield row, record
+
+
+def parquet_names(path: Path) -> list[str]:
+    """Return the names of the file's columns.
+
+    Raises:
+      InputError: The file is damaged, two columns have the same name, or pyarrow is not installed.
+    """
+    with _opened(path) as file:
+        names = list(file.schema_arrow.names)
+        nested = [name for field in file.schema_arrow for name in _fields(field)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"has two columns named {name!r}", "rename one", path=path)
+    return list(dict.fromkeys(names + nested))
+
+
+def _fields(parent: Any) -> Iterator[str]:
+    """Yield the names of the fields of a struct, as in `data.text`."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(parent.type):
+        for field in parent.type:
+            yield f"{parent.name}.{field.name}"
+            yield from (f"{parent.name}.{name}" for name in _fields(field))
+
+
+def parquet_cells(
+    path: Path, names: Sequence[str], label: str | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each row, from 1, and its values in the columns `names`, as text.
+
+    Args:
+      path: The file.
+      names: The columns.
+      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
+
+    Raises:
+      InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
+    """
+    with _opened(path) as file:
+        batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
+        records = (record for batch in batches for record in batch.to_pylist())
+        for row, record in enumerate(records, 1):
+            yield row, _cells(record, names, path, row, label)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(
+            "is a Parquet file, which needs pyarrow", "install bertaccum[parquet]", path=path
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"is a damaged Parquet file ({error})", "create or download it again", path=path
+        ) from error
+
+
+def _cells(
+    record: dict[str, Any], names: Sequence[str], path: Path, row: int, label: str | None
+) -> list[str]:
+    """Return the values of the fields `names` as text; a list of labels as JSON.
+
+    Raises:
+      InputError: A value, or an item of a list, is not suitable for `_text`.
+    """
+
+    def cell(name: str) -> str:
+        value = _value(record, name)
+        if name != label or not isinstance(value, list):
+            return _text(value, name, path, row)
+        return json.dumps([_text(item, name, path, row) for item in value], ensure_ascii=False)
+
+    return [cell(name) for name in names]
+
+
+def _text(value: Any, name: str, path: Path, row: int) -> str:
+    """Return a value as text: Booleans as `true` and `false`, null as an empty string.
+
+    Raises:
+      InputError: The value is not a str, bool, finite number or None.
+    """
+    if isinstance(value, str):
+        return _SURROGATES.sub(" ", value)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | Decimal):
+        if not -math.inf < value < math.inf:  # This also compares integers that no float can hold.
+            what = f"the value of {name!r} is {value}, not a finite number"
+            raise InputError(what, "correct it or delete the row", path=path, row=row)
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    what = f"the value of {name!r} is a {type(value).__name__}, not text"
+    raise InputError(what, "use text, or a number for a class", path=path, row=row)

@@ -1,0 +1,262 @@
+"""Decides whether double quotes enclose the fields of a file or are ordinary characters.
+
+With a comma, semicolon or other delimiter, quotes enclose fields. In a tab-separated file they are
+ordinary characters, unless the whole file is quoted consistently, which means:
+
+- every record is valid CSV, all records have the same number of columns, and every field that
+  contains a double quote is enclosed in double quotes; and
+- either lines that are split without quoting have different numbers of columns, or the program that
+  wrote the file followed one of three conventions: it enclosed the fields that contain a tab, a
+  line break or a double quote; these fields and those that contain a comma (as Excel does); or all
+  fields of certain columns.
+
+A quoted field that spans several lines may be the result of a stray quote:
+
+- If lines of a tab-separated file, split without quoting, all have the same number of columns,
+  quotes are ordinary characters. Otherwise the file is refused if such a field contains a tab.
+- If lines of a file with another delimiter, split without quoting, all have the same number of
+  columns, the file is refused if a line inside such a field looks like a row: the field contains
+  the delimiter, and one of the line's values also occurs in the same column of another row. Columns
+  with more than 1,000 distinct values do not count.
+
+Some programs, such as MySQL and Spark, write a backslash before a double quote, a delimiter or a
+line break inside a field. A file is read in this way only if it would otherwise be refused, and if
+all records then have the same number of columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertaccum.errors import InputError
+from data_prep.tables.text_files import HAS_RETURN, LONGEST
+
+TAB = "\t"
+Lines = Iterable[tuple[int, str]]
+_STRAY = "a quoted field spans several lines and contains the delimiter"
+_BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
+_CLOSE = "close or remove the quote"
+_ESCAPE = 'close every quoted field, and write a double quote inside a field as ""'
+ONE_LINE_END = "end every line with a line feed, or enclose the field in double quotes"
+# A column with more distinct values than this does not contain classes.
+_MOST_CLASSES = 1000
+
+
+def quoted_records(
+    lines: Lines, delimiter: str, path: Path, escaped: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each record of a quoted file, after the number of its first line.
+
+    Blank lines are skipped.
+
+    Args:
+      lines: The lines of the file.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
+      escaped: Whether a backslash escapes a double quote, delimiter, line break or backslash.
+
+    Raises:
+      InputError: The file is not valid CSV.
+    """
+    texts, escape = (line for _, line in lines), None
+    if escaped:
+        texts, escape = (_only_escapes(line, delimiter) for line in texts), "\\"
+    reader = csv.reader(texts, delimiter=delimiter, escapechar=escape, strict=True)
+    while True:
+        row = reader.line_num + 1
+        # By default, Python limits fields to 131,072 characters. The limit applies to the whole
+        # process, so raise it only while one record is read.
+        limit = csv.field_size_limit(LONGEST)
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            what, remedy = f"is not valid CSV ({error})", _ESCAPE
+            if "new-line" in str(error):  # Python's message is about the arguments of open().
+                what, remedy = HAS_RETURN, ONE_LINE_END
+            raise InputError(what, remedy, path=path, row=row) from error
+        finally:
+            csv.field_size_limit(limit)
+        if fields:
+            yield row, fields
+
+
+def _only_escapes(line: str, delimiter: str) -> str:
+    r"""Double each backslash that escapes nothing, as in `\n`, because the reader would drop it."""
+    kept = f'\\"\r\n{delimiter}'
+    return _BACKSLASH.sub(lambda pair: pair[0] if pair[1] in kept else f"\\{pair[0]}", line)
+
+
+def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
+    """Return whether a file has even columns only if backslashes escape the next character.
+
+    Args:
+      lines: Returns an iterator over the file's lines; called more than once.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
+    """
+    if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
+        return False
+    usual = plain_records(lines(), delimiter) if delimiter == TAB else None
+    if _are_even(usual or quoted_records(lines(), delimiter, path)):
+        return False
+    return _are_even(quoted_records(lines(), delimiter, path, escaped=True))
+
+
+def _are_even(records: Iterable[tuple[int, list[str]]]) -> bool:
+    try:
+        return len({len(fields) for _, fields in records}) <= 1
+    except InputError:
+        return False
+
+
+def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line of a file without quoting; skip blank lines."""
+    for row, line in lines:
+        if fields := line.removesuffix("\n").removesuffix("\r"):
+            yield row, fields.split(delimiter)
+
+
+def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
+    """Return whether double quotes enclose fields, following the rules in the module's docstring.
+
+    Args:
+      lines: Returns an iterator over the file's lines; called more than once.
+      delimiter: Character that separates the columns.
+      path: The file, for error messages.
+
+    Raises:
+      InputError: A quoted field contains lines that look like rows.
+    """
+    if not any('"' in line for _, line in lines()):
+        return delimiter != TAB
+    even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
+    if delimiter != TAB:
+        if even and (found := _survey(lines, delimiter, path)):
+            records = plain_records(lines(), delimiter)
+            _refuse(_first_that_looks_like_a_row(found.swallowed, records), path)
+        return True
+    if (found := _survey(lines, delimiter, path)) is None:
+        return False
+    # Whether the file follows one of the three quoting conventions in the module's docstring.
+    is_written_so = found.as_needed or found.with_commas or found.whole_columns
+    if even and (found.spans or not is_written_so):
+        return False
+    _refuse(next(iter(found.swallowed.values()), None), path)
+    return True
+
+
+def _first_that_looks_like_a_row(
+    swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
+) -> int | None:
+    """Find the first quoted field that contains a line that looks like a row.
+
+    Args:
+      swallowed: The numbers of the lines inside quoted fields, each mapped to the number of the
+        line where the field starts.
+      records: The number and the fields of each line, split without quoting.
+
+    Returns:
+      The number of the line where the field starts, or None if no line looks like a row.
+    """
+    cells: dict[int, set[str]] = {}
+    suspects = []
+    for row, fields in records:
+        if row in swallowed:
+            suspects.append((row, fields))
+            continue
+        for column, cell in enumerate(fields):
+            known = cells.setdefault(column, set())
+            if len(known) <= _MOST_CLASSES:
+                known.add(cell)
+    classes = {column: known for column, known in cells.items() if len(known) <= _MOST_CLASSES}
+    for row, fields in suspects:
+        if any(fields[column] in known for column, known in classes.items()):
+            return swallowed[row]
+    return None
+
+
+def _refuse(row: int | None, path: Path) -> None:
+    if row is not None:
+        remedy = f"{_CLOSE}, or replace the line breaks and delimiters in that text with spaces"
+        raise InputError(_STRAY, remedy, path=path, row=row)
+
+
+@dataclass
+class _Survey:
+    """Statistics of all records of a quoted file.
+
+    Args:
+      delimiter: Character that separates the columns.
+      spans: Whether a field spans several lines.
+      swallowed: The numbers of the continuation lines of fields that contain the delimiter, each
+        mapped to the number of the line where its field starts.
+      as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
+        break or a double quote.
+      with_commas: Whether the enclosed fields are exactly those that contain the delimiter, a line
+        break, a double quote or a comma.
+      whole_columns: Whether the same columns are enclosed in every row below the first.
+    """
+
+    delimiter: str
+    spans: bool = False
+    swallowed: dict[int, int] = field(default_factory=dict)
+    as_needed: bool = True
+    with_commas: bool = True
+    whole_columns: bool = True
+    _columns: list[bool] | None = None
+
+    def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
+        start = row
+        for value in fields:
+            end = start + value.count("\n")
+            self.spans |= end > start
+            if self.delimiter in value:
+                self.swallowed |= dict.fromkeys(range(start + 1, end + 1), start)
+            start = end
+        needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
+        commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
+        self.as_needed &= enclosed == needed
+        self.with_commas &= enclosed == commas
+        if not is_first:  # A column whose values are not enclosed may have an enclosed header.
+            self._columns = self._columns or enclosed
+            self.whole_columns &= enclosed == self._columns
+
+
+def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
+    """Return the statistics of a quoted file, or None if it is not consistently quoted."""
+    found, kept, width = _Survey(delimiter), list[str](), 0
+    try:
+        for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
+            enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
+            kept.clear()
+            if enclosed is None or len(fields) != (width or len(fields)):
+                return None
+            found.add(row, fields, enclosed, is_first=not width)
+            width = len(fields)
+    except InputError:
+        return None
+    return found
+
+
+def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
+    for row, line in lines:
+        kept.append(line)
+        yield row, line
+
+
+def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
+    """Return whether each field is enclosed, or None if a field with a quote is not enclosed."""
+    found, at = [], 0
+    for value in fields:
+        found.append(raw.startswith('"', at))
+        written = '"' + value.replace('"', '""') + '"' if found[-1] else value
+        if not raw.startswith(written, at) or ('"' in value and not found[-1]):
+            return None
+        at += len(written) + 1
+    return found

@@ -1,0 +1,244 @@
+"""Reads users' tables. Every command uses this reader, and so gets the same rows from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.fields import DELIMITERS
+from bertaccum.system.files import refuse_special
+from bertaccum.system.progress import Note, unheard
+from data_prep.tables.class_folders import class_root, class_texts
+from data_prep.tables.columns import LABEL, TEXT, Picks, Reading, example, named_picks
+from data_prep.tables.delimiter import declared_delimiter, find_delimiter
+from data_prep.tables.fasttext import fasttext_rows, is_fasttext
+from data_prep.tables.header import is_header
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.named_columns import (
+    is_json_lines,
+    json_cells,
+    json_names,
+    parquet_cells,
+    parquet_names,
+)
+from data_prep.tables.quoting import (
+    ONE_LINE_END,
+    TAB,
+    is_escaped,
+    is_quoted,
+    plain_records,
+    quoted_records,
+)
+from data_prep.tables.rows import Row
+from data_prep.tables.spellings import listed
+from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
+
+# Header of test files in the CoLA layout, which have no labels.
+COLA_TEST_HEADER = ["index", "sentence"]
+_COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
+_LONGEST_NAME = 80
+_USUAL = {TEXT, LABEL}
+
+Records = Iterator[tuple[int, list[str]]]
+
+
+def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) -> Iterator[Row]:
+    """Read a table, or a folder of texts by class.
+
+    Args:
+      path: A delimited file, JSON Lines, Parquet or a file in fastText's format, or a folder as
+        described in `class_texts`. Files of text may be compressed with gzip, or be the only file
+        in a zip archive; a folder may be a zip archive.
+      reading: Options for reading; None uses the defaults.
+      note: Called with sentences about the delimiter, quoting, encoding and header that were found.
+
+    Yields:
+      The examples in order, without blank lines.
+
+    Raises:
+      ConfigError: An option does not fit the file.
+      InputError: The file or one of its rows cannot be used.
+    """
+    reading = reading or Reading()
+    if root := class_root(path):
+        _check_folder(path, reading)
+        rows = enumerate(class_texts(root, reading.encoding, note), 1)
+        return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
+    refuse_special(path)
+    if is_parquet(path):
+        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
+    if is_json_lines(path, ending(path), reading.encoding):
+        cells = partial(json_cells, path, reading.encoding)
+        return _named_rows(path, json_names(path, reading.encoding), reading, cells)
+    first = next((line for _, line in _lines(path, reading) if line.strip()), "")
+    if is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
+        note(f"{path}: labels and texts in fastText's format")
+        return fasttext_rows(path, reading)
+    return _delimited_rows(path, reading, note)
+
+
+def _check_folder(path: Path, reading: Reading) -> None:
+    """Raise ConfigError if an option requests a column, which a folder of texts does not have."""
+    for option, _ in reading.named:
+        if option not in ("text_column", "label_column"):
+            what = "is a folder of texts, which has no columns"
+            raise ConfigError(what, f"omit `{option}`", path=path)
+
+
+def _named_rows(
+    path: Path,
+    names: list[str],
+    reading: Reading,
+    cells: Callable[[list[str], str | None], Records],
+) -> Iterator[Row]:
+    """Yield the rows of a format that names its columns."""
+    if not names:
+        raise InputError("is empty", "add at least one row", path=path)
+    picks = named_picks(names, reading, path)
+    used = picks.used
+    label = None if picks.label is None else names[picks.label]
+    for row, values in cells([names[position] for position in used], label):
+        yield example(row, dict(zip(used, values, strict=True)), picks, path)
+
+
+def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
+    records = _open_records(path, reading, note)
+    first = next(records(), None)
+    if first is None:
+        raise InputError("is empty", "add at least one row", path=path)
+    picks, skipped = _picks(first, records, reading, path, note)
+    header, repeated, named = _folded(first[1]), list[int](), list[int]()
+    label = picks.label if skipped else None
+    # A file with one column may contain its name as a text.
+    names = frozenset(header if skipped and len(header) > 1 else ())
+    for row, fields in islice(records(), skipped, None):
+        start = fields[0][:_LONGEST_NAME].strip().casefold()  # Texts are longer than names.
+        if not skipped and start in _USUAL and set(_folded(fields)) >= _USUAL:
+            repeated.append(row)
+            continue
+        if start in names and sorted(_folded(fields)) == sorted(header):
+            _check_order(row, fields, header, path)
+            repeated.append(row)
+            continue
+        _check_width(row, fields, len(header), path)
+        if label is not None and fields[label].strip().casefold() == header[label]:
+            named.append(row)
+        yield example(row, fields, picks, path)
+    if repeated:
+        note(f"{path}: repeated header rows are not read as data: {_rows(repeated)}")
+    if named:
+        what = "these rows have the name of the label column as their label"
+        note(f"{path}: {what}; delete them if they are headers: {_rows(named)}")
+
+
+def _rows(numbers: list[int]) -> str:
+    return listed([f"{number:,}" for number in numbers])
+
+
+def _folded(fields: list[str]) -> list[str]:
+    return [field.strip().casefold() for field in fields]
+
+
+def _check_order(row: int, fields: list[str], header: list[str], path: Path) -> None:
+    """Raise InputError if a header of concatenated files differs from the first one."""
+    if _folded(fields) != header:
+        raise InputError(
+            f"is a header with the columns in another order, {', '.join(fields)[:80]}",
+            "reorder the columns of the rows below it and delete it",
+            path=path,
+            row=row,
+        )
+
+
+def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:
+    """Detect a file's delimiter and quoting; return a function that reads its records."""
+
+    def lines() -> Iterator[tuple[int, str]]:
+        # Blank lines are skipped, but counted. Concatenated files repeat the declaration.
+        found = _lines(path, reading)
+        return ((n, "\n" if declared and is_declared(line) else line) for n, line in found)
+
+    def is_declared(line: str) -> bool:
+        return declared_delimiter(line) == declared
+
+    declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
+    if is_prepared(path):
+        return lambda: plain_records(lines(), TAB)
+    delimiter = reading.delimiter or declared
+    delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
+    if delimiter is None and not any(line.strip() for _, line in lines()):
+        return lambda: iter(())
+    if delimiter is None:
+        raise ConfigError(
+            "no delimiter was found: the first row has no comma, semicolon, tab or |",
+            "pass the delimiter with `delimiter`",
+            path=path,
+        )
+    escaped = is_escaped(lines, delimiter, path)
+    quoted = escaped or is_quoted(lines, delimiter, path)
+    parts = ["fields in double quotes"] if quoted and delimiter == TAB else []
+    parts += ["backslashes that escape the next character"] if escaped else []
+    _note_writing(path, reading, delimiter, parts, note)
+    if quoted:
+        return lambda: quoted_records(lines(), delimiter, path, escaped)
+    return lambda: plain_records(lines(), delimiter)
+
+
+def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
+    return text_lines(path, reading.encoding)
+
+
+def _note_writing(
+    path: Path, reading: Reading, delimiter: str, quoting: list[str], note: Note
+) -> None:
+    encoding = reading.encoding or marked_encoding(path)
+    names = {character: name for name, character in DELIMITERS.items()}
+    parts = [f"columns separated by {names.get(delimiter, delimiter)}", *quoting]
+    parts += [f"encoding {encoding}"] if encoding else []
+    note(f"{path}: {', '.join(parts)}")
+
+
+def _picks(
+    first: tuple[int, list[str]],
+    records: Callable[[], Records],
+    reading: Reading,
+    path: Path,
+    note: Note,
+) -> tuple[Picks, int]:
+    """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
+    names = [name.strip() for name in first[1]]
+    if reading.has_usual_columns:
+        if names == COLA_TEST_HEADER:
+            return Picks(1), 1
+        may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
+        if may_be_cola and not is_header(_fields(records()), certain=True):
+            return Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+    if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
+        raise InputError(HAS_RETURN, ONE_LINE_END, path=path, row=first[0])
+    picks = named_picks(names, reading, path, is_prepared(path))
+    if reading.by_name:
+        return picks, 1
+    if not is_header(_fields(records())):
+        numbers = [str(number) for number in range(1, len(names) + 1)]
+        return named_picks(numbers, reading, path, is_prepared(path)), 0
+    said = ", ".join(names)[:80]
+    note(f"{path}: row {first[0]} ({said}) is the header and is not read as data")
+    return picks, 1
+
+
+def _fields(records: Records) -> Iterable[list[str]]:
+    return (fields for _, fields in records)
+
+
+def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
+    if len(fields) != width:
+        raise InputError(
+            f"has {len(fields)} columns, but the first row has {width}",
+            "enclose every text that contains the delimiter in double quotes,"
+            " or remove the delimiter from it",
+            path=path,
+            row=row,
+        )

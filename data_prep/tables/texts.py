@@ -1,0 +1,61 @@
+"""Reads the texts to classify from a table, a folder, or a file with one text per line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertaccum.system.progress import Note, unheard
+from data_prep.tables.class_folders import class_root
+from data_prep.tables.columns import LABEL, TEXT, Reading
+from data_prep.tables.delimiter import declared_delimiter
+from data_prep.tables.fasttext import is_fasttext
+from data_prep.tables.table import read_rows
+from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
+
+_STDIN = "-"
+
+
+def read_texts(
+    path: Path, reading: Reading, note: Note = unheard
+) -> Iterator[str | tuple[str, str]]:
+    """Yield the texts of a file in order; a table with second texts yields pairs.
+
+    Args:
+      path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
+        as one text per line, unless `reading` chooses a column or a delimiter, or the first line
+        contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
+        stdin, with one text per line.
+      reading: Options for reading.
+      note: Called with sentences about the format of a table.
+
+    Raises:
+      ConfigError: The file has no such column.
+      InputError: The file or one of its rows cannot be used.
+    """
+    if str(path) == _STDIN:
+        yield from _lines(Path("/dev/stdin"), reading)
+    elif class_root(path) is not None or _is_table(path, reading):
+        for row in read_rows(path, reading, note):
+            yield row.text if row.pair is None else (row.text, row.pair)
+    else:
+        yield from _lines(path, reading)
+
+
+def _lines(path: Path, reading: Reading) -> Iterator[str]:
+    return (line.rstrip("\r\n") for _, line in text_lines(path, reading.encoding))
+
+
+def _is_table(path: Path, reading: Reading) -> bool:
+    if reading.text_column != TEXT or reading.delimiter or reading.text_pair_column is not None:
+        return True
+    if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
+        return False
+    if ending(path) in TABLE_ENDINGS or is_parquet(path):
+        return True
+    first = next((line for _, line in text_lines(path, reading.encoding)), "")
+    return _has_header(first) or declared_delimiter(first) is not None or is_fasttext(first)
+
+
+def _has_header(line: str) -> bool:
+    return any({TEXT, LABEL} <= {c.strip().strip('"') for c in line.split(d)} for d in "\t,;|")

@@ -1,0 +1,70 @@
+"""The memory limit of a CPU, with the real allocator of GPUs.
+
+TensorFlow accepts a limit only before it starts, so each test runs in its own process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+START = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+from bertaccum.errors import ConfigError
+from bertaccum.distribution.device_memory import limit_memory, peak_memory_bytes, reset_peak_memory
+MIB = 2**20
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_limit_and_peak_of_allocated_memory() -> None:
+    out = run(
+        """
+limit_memory(100 * MIB)
+reset_peak_memory()
+before = peak_memory_bytes() or 0
+x = tf.zeros([40, MIB // 4])
+print("forty", round((peak_memory_bytes() - before) / MIB))
+try:
+    tf.zeros([70, MIB // 4])
+except tf.errors.ResourceExhaustedError:
+    print("no room for seventy more")
+del x
+print("ninety in one piece", tf.zeros([90, MIB // 4]).shape[0])
+"""
+    )
+    assert out.split("\n")[:3] == ["forty 40", "no room for seventy more", "ninety in one piece 90"]
+
+
+LATE = "tf.linalg.matmul(tf.ones([500, 500]), tf.ones([500, 500]))\n"
+WRONG = {
+    "late": (LATE + "limit_memory(200 * MIB)", "cannot take effect"),
+    "twice": ("limit_memory(200 * MIB); limit_memory(100 * MIB)", "cannot take effect"),
+    "tiny": (
+        "limit_memory(MIB)",
+        "too small for TensorFlow to start; set a limit of at least 64 MiB",
+    ),
+    "absurd": ("limit_memory(2**60)", "on this machine; set a lower memory limit"),
+}
+
+
+# An allocation that fails waits for ten seconds, so the test that does so is slow.
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.slow if c == "absurd" else []) for c in WRONG]
+)
+def test_invalid_limit_is_an_error(case: str) -> None:
+    code, message = WRONG[case]
+    out = run(
+        f"try:\n    {code.replace(chr(10), chr(10) + '    ')}\n"
+        "except ConfigError as error: print(error)"
+    )
+    assert message in out
