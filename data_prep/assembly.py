@@ -24,34 +24,22 @@ _DEV_ROWS, _MOST_OF_FEW = 500, 0.1
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The rows of a split, ready to be written.
-
-    Args:
-      columns: The names of the columns.
-      labels: The cell of the first column of each row, or None if the rows have no labels.
-      texts: The other cells of each row, separated by tabs.
-    """
+    """The rows of a split, ready to be written."""
 
     columns: list[str]
+    # The cell of the first column of each row, or None if the rows have no labels.
     labels: list[bytes] | None
-    texts: list[bytes]
+    texts: list[bytes]  # The other cells of each row, separated by tabs.
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """The splits of a source.
+    """The splits of a source."""
 
-    Args:
-      splits: The rows of each split, in the order of `SPLITS`.
-      kind: The labels.
-      findings: Counts of unusual rows, for the manifest.
-      dev_fraction: Fraction of the training rows that is held out as dev.tsv.
-    """
-
-    splits: dict[str, SplitRows]
+    splits: dict[str, SplitRows]  # The rows of each split, in the order of `SPLITS`.
     kind: LabelKind
-    findings: dict[str, Any]
-    dev_fraction: float
+    findings: dict[str, Any]  # Counts of unusual rows, for the manifest.
+    dev_fraction: float  # Fraction of the training rows that is held out as dev.tsv.
 
 
 def assemble(
@@ -59,15 +47,8 @@ def assemble(
 ) -> Assembled:
     """Read all rows of a source, and split the training rows.
 
-    Args:
-      source: The source.
-      config: Options of `prepare`.
-      progress: Called while the rows are read.
-      note: Called with sentences about how labels are read.
-
     Raises:
       ConfigError: `task` is needed, or the layout cannot hold the rows.
-      InputError: The rows cannot be used.
     """
     rows = gather(source.train, "training", progress)
     given = {name: gather(rows, name, progress) for name, rows in source.given.items()}
@@ -110,7 +91,6 @@ def split_of(
     """Return the rows of a split.
 
     Args:
-      rows: The rows of the source.
       cells: The cell of the label of each row, or None if the rows have no labels.
       wanted: The positions of the rows of the split, in order. None means all rows.
     """

@@ -29,7 +29,6 @@ def rows_to_keep(
     """Return the numbers, counted from 0, of the training rows to keep, in ascending order.
 
     Args:
-      texts: The text of each training row.
       test_texts: The texts of the test set and other given splits; may be empty.
       drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
         True also drops the rows whose text occurs in an earlier row.
@@ -48,13 +47,11 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
     """Return counts of unusual rows, for the manifest.
 
     Args:
-      rows: The training set.
       given: The splits that are not made from the training set, keyed by name.
       cells: The label of each training row, as it is written.
 
     Returns:
       A dict with these keys:
-
       - `repeated`: the number of `texts` that occur more than once in the training set, and the
         number of `rows` with such a text.
       - `conflicting`: the number of `texts` with more than one label, and `rows` for the first few

@@ -78,19 +78,14 @@ def prepare(
     is given.
 
     Args:
-      config: The source to prepare and the folder to write to.
-      progress: Called with the name of a phase, the amount of finished work, and the total amount
-        or None, possibly from several threads.
       learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for
         `source="sample"`, with the training texts; the vocabulary is written to vocab.txt.
-      note: Called with a message about the format of each of the user's files.
 
     Returns:
       The folder and its manifest.
 
     Raises:
       ConfigError: `prepare` must not write to the folder, or an option does not suit the source.
-      InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
     with saved_pipes(config, note) as (saved, renaming):
@@ -137,10 +132,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
 
 
 def _same_share(config: PrepareConfig, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return an earlier `dev_fraction` if this one holds out the same rows, else no option.
-
-    Unset and 0.01 are the same for many rows.
-    """
+    """Return an earlier `dev_fraction` if this one holds out the same rows, else no option."""
+    # Unset and 0.01 are the same for many rows.
     test_fraction, counts = config.test_fraction, earlier.get("counts", {})
     held_out = ("train", "dev", "test") if test_fraction else ("train", "dev")
     rows = sum(counts[split]["rows"] for split in held_out if split in counts)

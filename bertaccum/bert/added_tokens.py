@@ -32,15 +32,10 @@ def added_tokens(
 
     Args:
       entries: Entries of the vocabulary, without added ones.
-      config: Contents of `tokenizer_config.json` and `special_tokens_map.json`.
-      tokenizer: Contents of `tokenizer.json`.
       numbers: Contents of `added_tokens.json`, the ID of each added token.
       home: Folder of the tokenizer, for error messages.
       embeddings: Number of the model's embeddings; None if it is unknown. A special token to which
         no file gives an ID gets the next one, and is left out if it has no embedding.
-
-    Raises:
-      InputError: A file is damaged, or a special token has another name than BERT's.
     """
     described = config.get("added_tokens_decoder") or {}
     listed = tokenizer.get("added_tokens") or []
@@ -74,11 +69,7 @@ def added_tokens(
 
 
 def _special(config: dict[str, Any], home: Path) -> list[dict[str, Any]]:
-    """Return the special tokens of a tokenizer, each with its `content`.
-
-    Raises:
-      InputError: [CLS], [SEP] or [UNK] has another name, which is not supported.
-    """
+    """Return the special tokens of a tokenizer, each with its `content`."""
     more: list[Any] = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
         value = config.get(key) or []
@@ -104,7 +95,6 @@ def with_added_tokens(
     """Return a vocabulary with added tokens; those that are not entries yet get the next IDs.
 
     Args:
-      vocabulary: The vocabulary.
       added: Added tokens, each with its `id` and `content`.
       split_special: Whether special tokens in texts are split like other words.
       home: Folder of the tokenizer, for error messages.

@@ -83,10 +83,7 @@ class SelfAttention(tf_keras.layers.Layer):
 
     Args:
       hidden_size: Width of inputs and outputs, a multiple of `num_heads`.
-      num_heads: Number of attention heads.
-      dropout: Layer that selects the attention weights to keep in training.
       kernel_initializer: Function that returns an initializer; called once per kernel.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(

@@ -17,11 +17,7 @@ _MOST_LAYERS = 200
 
 
 def read_bert_config(path: Path) -> EncoderConfig:
-    """Return the encoder's dimensions from a `bert_config.json`, ignoring its other keys.
-
-    Raises:
-      InputError: The file is missing or is not JSON, or a dimension is missing or invalid.
-    """
+    """Return the encoder's dimensions from a `bert_config.json`, ignoring its other keys."""
     return checked_config(read_object(path), path)
 
 
@@ -31,9 +27,6 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
     Args:
       values: Contents of the file; other keys are ignored.
       path: Path of the file, for error messages.
-
-    Raises:
-      InputError: A dimension is missing or invalid.
     """
     known = {}
     for field in dataclasses.fields(EncoderConfig):

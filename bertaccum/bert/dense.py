@@ -66,10 +66,8 @@ class Projection(tf_keras.layers.Layer):
     bias [*output axes].
 
     Args:
-      output_shape: Sizes of the output axes.
       input_shape: Sizes of the input axes; None for a single axis with the width of the rows.
       kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -103,7 +101,6 @@ class Projection(tf_keras.layers.Layer):
         Args:
           rows: Floats [rows, inputs], where `inputs` is the product of the input axes.
           training: Whether a gradient of the result will be computed.
-          activation: Function of the outputs.
 
         Returns:
           Floats [rows, outputs], where `outputs` is the product of the output axes.

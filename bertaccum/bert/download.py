@@ -55,11 +55,7 @@ def checkpoint_url(preset: str) -> str:
 
 
 def fetch_preset(preset: str, progress: Progress) -> Path:
-    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache.
-
-    Raises:
-      InputError: The network is down, the server does not have the file, or the file is damaged.
-    """
+    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache."""
 
     def make(folder: Path) -> None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
@@ -113,8 +109,6 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
     outside of `folder`.
 
     Args:
-      archive: The zip file.
-      folder: Folder to create.
       digests: SHA-256 that members of the zip must have; None checks none.
 
     Raises:

@@ -38,7 +38,6 @@ def build_encoder(
     """Build a BERT encoder.
 
     Args:
-      config: Dimensions of the encoder.
       dropout: Dropout rate of embeddings, attention weights and layer outputs.
       first_token_only: Whether the last layer computes only the first token, which is all that
         the pooled output needs. The first token still attends to the other tokens.
@@ -80,7 +79,6 @@ def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
     """Turn recomputation on or off for functions traced after this call.
 
     Args:
-      encoder: Encoder that `build_encoder` returned.
       recompute: Whether every transformer layer recomputes; see `TransformerLayer`.
     """
     for layer in encoder.hidden_layers:
@@ -91,7 +89,6 @@ def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddin
     """Exclude weights of an encoder from training.
 
     Args:
-      encoder: Encoder that `build_encoder` returned.
       train_layers: Number of last transformer layers to train; None for all. If it is a number,
         the embeddings are frozen as well.
       embeddings: Whether to freeze the embeddings and their normalization.
@@ -155,11 +152,6 @@ class _Embeddings:
 
     This class is not a Keras layer. The layers that it creates therefore become layers of the
     encoder itself, with the same place in checkpoints as in tf-models' `BertEncoder`.
-
-    Args:
-      config: Dimensions of the encoder.
-      dropout: Dropout rate of the sum of the embeddings.
-      initializer: Function that returns an initializer; called once per table.
     """
 
     def __init__(self, config: EncoderConfig, dropout: float, initializer: Initializer) -> None:
@@ -170,11 +162,7 @@ class _Embeddings:
         ]
 
     def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return embeddings [batch, length, hidden] and a mask [batch, length, length].
-
-        Args:
-          inputs: Word IDs, padding mask and segment IDs, each [batch, length] int32.
-        """
+        """Return embeddings [batch, length, hidden] and a mask [batch, length, length]."""
         word_ids, padding_mask, segment_ids = inputs
         config, width, initializer = self._config, self._config.hidden_size, self._initializer
         words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(
@@ -202,12 +190,6 @@ class WordEmbedding(tf_keras.layers.Layer):
     the whole variable, the largest one in BERT, for every dense read and every optimizer step.
     Reading the variable first and looking up rows in the result copies nothing. The gradient
     still contains only the rows in use (IndexedSlices).
-
-    Args:
-      words: Size of the vocabulary.
-      width: Size of an embedding.
-      initializer: Initializer of the embedding table.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(

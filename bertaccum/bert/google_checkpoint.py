@@ -46,11 +46,7 @@ def _encoder(folder: Path) -> EncoderConfig | None:
 
 
 def _tensors(checkpoint: Path) -> dict[str, HeldTensor]:
-    """Return the tensors, under the names that a table in tf-models-official translates theirs to.
-
-    Args:
-      checkpoint: Prefix of the checkpoint's files, such as `…/bert_model.ckpt`.
-    """
+    """Return the tensors, under the names to which tf-models-official's table translates theirs."""
     import tensorflow as tf
     from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 

@@ -9,17 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A tensor in a file, which is read on demand.
-
-    Args:
-      shape: Its shape.
-      dtype: Its type, as safetensors names it, such as F32.
-      read: Returns the tensor as float32 in memory of the host, a numpy array or a `tf.Tensor`;
-        raises InputError if the file is damaged there.
-      name: Its name for error messages, if that is not its key.
-    """
+    """A tensor in a file, which is read on demand."""
 
     shape: list[int]
-    dtype: str
+    dtype: str  # Its type, as safetensors names it, such as F32.
+    # Returns the tensor as float32 in memory of the host, a numpy array or a `tf.Tensor`; raises
+    # InputError if the file is damaged there.
     read: Callable[[], Any]
-    name: str | None = None
+    name: str | None = None  # Its name for error messages, if that is not its key.

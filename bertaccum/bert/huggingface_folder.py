@@ -126,11 +126,7 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
 
 
 def _read_head(path: Path) -> FineTunedHead:
-    """Return what a `config.json` says about the head of a classifier.
-
-    Raises:
-      InputError: The file is damaged, or describes a model without such a head.
-    """
+    """Return what a `config.json` says about the head of a classifier."""
     values = read_object(path)
     architectures = values.get("architectures") or [_CLASSIFIER]
     if not isinstance(architectures, list) or _CLASSIFIER not in architectures:
@@ -171,11 +167,7 @@ def _is_close(value: Any, other: Any) -> bool:
 
 
 def tensor_key(name: str) -> str:
-    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`.
-
-    Args:
-      name: Its name in our checkpoints.
-    """
+    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`."""
     for ours, theirs in _NAMES["weights"]:
         name = name.replace(ours, theirs)
     return name
@@ -210,11 +202,7 @@ def write_description(
     """Write the files of a BertForSequenceClassification of transformers, except the weights.
 
     Args:
-      folder: Existing folder to write to.
-      encoder: Dimensions of the encoder.
-      tokenization: How texts become tokens.
       names: Names of the classes, in the order of their numbers.
-      dropout: Dropout rate that the model was trained with.
       task: Kind of task, one of `config.TASKS`.
     """
     config = {

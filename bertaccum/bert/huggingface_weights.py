@@ -21,8 +21,6 @@ def save_huggingface(
     """Write a classifier's weights to a folder that `write_description` has written to.
 
     Args:
-      model: Model that `build_classifier` returned.
-      folder: Folder to write to.
       factor: Factor by which the logits of the written model are multiplied.
       offset: Number that is then added to them.
 

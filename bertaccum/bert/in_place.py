@@ -60,7 +60,6 @@ def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> Non
     allocator's memory.
 
     Args:
-      variable: The variable.
       value: Its new value, of the same dtype and number of elements, in memory of the host.
     """
     with tf.device("CPU"):

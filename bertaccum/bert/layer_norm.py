@@ -23,7 +23,6 @@ def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
       x: Floats [..., width].
       scale: Floats [width] of the same dtype.
       offset: Floats [width] of the same dtype.
-      epsilon: Number added to the variance.
 
     Returns:
       Floats [..., width] of the same dtype.

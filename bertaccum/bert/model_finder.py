@@ -39,21 +39,13 @@ FORMATS = (HUGGINGFACE, GOOGLE)
 
 @dataclass(frozen=True)
 class _Found:
-    """A checkpoint.
-
-    Args:
-      folder: Its folder.
-      prefix: Prefix of the names of its files.
-      form: Its format.
-      name: Its name, which may tell how texts were cleaned; see `read_tokenizer`.
-      of_run: Whether it is the best checkpoint of a `bertaccum train` run.
-    """
+    """A checkpoint."""
 
     folder: Path
     prefix: str
     form: CheckpointFormat
-    name: str
-    of_run: bool = False
+    name: str  # Its name, which may tell how texts were cleaned; see `read_tokenizer`.
+    of_run: bool = False  # Whether it is the best checkpoint of a `bertaccum train` run.
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -61,7 +53,6 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
 
     Raises:
       ConfigError: The options contradict each other.
-      InputError: A file is missing, is damaged or does not match the other files.
     """
     config = _with_presets(config)
     found = _checkpoint(config, progress)
@@ -155,11 +146,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
 
 
 def _with_presets(config: StepConfig) -> StepConfig:
-    """Return options that name presets as `bertaccum models` does, not as Google's files.
-
-    Raises:
-      ConfigError: `model` is not the name of a preset.
-    """
+    """Return options that name presets as `bertaccum models` does, not as Google's files."""
     model, checkpoint = config.model, config.init_checkpoint
     if model is not None:
         config = dataclasses.replace(config, model=preset_name(model))
@@ -219,11 +206,7 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Found:
 
 
 def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
-    """Return the encoder's dimensions: those that the options select, else the checkpoint's.
-
-    Raises:
-      ConfigError: The options and the checkpoint differ in a dimension that matters.
-    """
+    """Return the encoder's dimensions: those that the options select, else the checkpoint's."""
     own = None if found is None else found.form.encoder(found.folder)
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"

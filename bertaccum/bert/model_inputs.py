@@ -15,18 +15,12 @@ class PaddedTexts:
     """The passages of texts, padded to the same length.
 
     There may be more passages than the texts have, to fill up a shape: each of these is a text.
-
-    Args:
-      tokens: Tokens of the passages, [passages, length] int32, 0 for padding.
-      lengths: Number of tokens of each passage, [passages] int32.
-      texts: Index of each passage's text, [passages] int32.
-      numbers: Number of each passage in its text, counted from 0, [passages] int32.
     """
 
-    tokens: tf.Tensor
-    lengths: tf.Tensor
-    texts: tf.Tensor
-    numbers: tf.Tensor
+    tokens: tf.Tensor  # Tokens of the passages, [passages, length] int32, 0 for padding.
+    lengths: tf.Tensor  # Number of tokens of each passage, [passages] int32.
+    texts: tf.Tensor  # Index of each passage's text, [passages] int32.
+    numbers: tf.Tensor  # Number of each passage in its text, counted from 0, [passages] int32.
 
 
 def encoder_inputs(

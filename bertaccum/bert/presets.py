@@ -22,20 +22,13 @@ WEIGHTS_MEMBER, VOCABULARY_MEMBER = "bert_model.ckpt.data-00000-of-00001", "voca
 
 @dataclass(frozen=True)
 class Preset:
-    """A released model.
+    """A released model."""
 
-    Args:
-      archive: Release and name of the zip file, the end of its address.
-      encoder: Dimensions of the encoder.
-      language: Language of the texts it was pretrained on.
-      lower_case: Whether these texts were lowercased.
-      digests: SHA-256 of members of the zip; members without a published digest are absent.
-    """
-
-    archive: str
+    archive: str  # Release and name of the zip file, the end of its address.
     encoder: EncoderConfig
-    language: str = "English"
-    lower_case: bool = True
+    language: str = "English"  # Language of the texts it was pretrained on.
+    lower_case: bool = True  # Whether these texts were lowercased.
+    # SHA-256 of members of the zip; members without a published digest are absent.
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,13 +36,7 @@ _TABLE = yaml.safe_load(files("bertaccum.bert").joinpath("presets.yaml").read_te
 
 
 def _preset(archive: str, vocabulary: str, weights: str | None = None) -> Preset:
-    """Return a released model, whose attention heads have size 64.
-
-    Args:
-      archive: Release and name of the zip file; the name contains the dimensions.
-      vocabulary: Name of the vocabulary, which several releases have.
-      weights: SHA-256 of the weights; None if no digests were published.
-    """
+    """Return a released model, whose attention heads have size 64."""
     words = _TABLE["vocabularies"][vocabulary]
     layers, hidden = map(int, re.findall(r"_[LH]-(\d+)", archive))
     encoder = EncoderConfig(

@@ -29,11 +29,6 @@ def load_encoder(
     Tensors that the encoder does not have, such as `cls/…` and `classifier.…`, are ignored. If the
     format allows it, the pooler may be missing; the encoder's pooler then keeps its weights.
 
-    Args:
-      encoder: Encoder whose weights are replaced.
-      form: Format of the checkpoint.
-      checkpoint: Path of the weights.
-
     Raises:
       InputError: The files cannot be read, or any other variable of the encoder is missing, has a
         different shape or dtype, or contains a number that is not finite.
@@ -52,11 +47,7 @@ def load_encoder(
 
 
 def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
-    """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head.
-
-    Raises:
-      InputError: The files cannot be read, or contain no such head of finite numbers.
-    """
+    """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head."""
     tensors = form.tensors(checkpoint)
     missing = [f"{key} is missing" for key in form.head_keys if key not in tensors]
     _refuse_misfit(missing, "omit `keep_head`", checkpoint)

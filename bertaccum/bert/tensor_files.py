@@ -33,7 +33,6 @@ def open_tensors(path: Path) -> dict[str, HeldTensor]:
 
     Raises:
       ConfigError: The package safetensors is needed but not installed.
-      InputError: The file cannot be read.
     """
     held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
     if any(".lora_" in name for name in held):

@@ -47,11 +47,7 @@ def longest_word_bytes(vocabulary: Vocabulary) -> int:
 
 
 class TextCleaning:
-    """A function that cleans texts, and replaces added entries by characters.
-
-    Args:
-      vocabulary: Vocabulary whose cleaning applies.
-    """
+    """A function that cleans texts, and replaces added entries by characters."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary, added = vocabulary, vocabulary.added
@@ -118,12 +114,7 @@ class TextCleaning:
         return texts
 
     def _replaced(self, texts: tf.Tensor, wanted: dict[str, str]) -> tf.Tensor:
-        """Replace the added entries that texts contain: of those that overlap, the first one.
-
-        Args:
-          texts: Strings [batch].
-          wanted: What to search for, the longest first, and the entry that it is.
-        """
+        """Replace the added entries that texts contain: of those that overlap, the first one."""
         for some in _groups([text for text in wanted if text]):
             pattern = "|".join(re.escape(text) for text in some)
             texts = tf.strings.regex_replace(texts, f"({pattern})", rf"{_START}\1{_END}")

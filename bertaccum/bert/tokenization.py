@@ -17,23 +17,18 @@ _STRIDE = 0.75
 
 @dataclass(frozen=True)
 class Tokenization:
-    """How texts become tokens.
+    """How texts become tokens."""
 
-    Args:
-      vocabulary: Vocabulary of the model, with its cleaning of texts.
-      max_seq_length: Maximum number of tokens per passage, including [CLS] and [SEP].
-      head_fraction: Fraction of the tokens of a truncated text that come from its beginning; the
-        others come from its end (Sun et al. 2019, https://arxiv.org/abs/1905.05583).
-      passages: Maximum number of passages of a text (the option `windows`). Texts that are longer
-        than all of them together are truncated.
-      stride: Number of tokens from the start of a passage to the start of the next one; None for
-        three quarters of a passage, so that passages overlap by a quarter.
-    """
-
-    vocabulary: Vocabulary
-    max_seq_length: int
+    vocabulary: Vocabulary  # Vocabulary of the model, with its cleaning of texts.
+    max_seq_length: int  # Maximum number of tokens per passage, including [CLS] and [SEP].
+    # Fraction of the tokens of a truncated text that come from its beginning; the others come from
+    # its end (Sun et al. 2019, https://arxiv.org/abs/1905.05583).
     head_fraction: float = 1.0
+    # Maximum number of passages of a text (the option `windows`). Texts that are longer than all of
+    # them together are truncated.
     passages: int = 1
+    # Number of tokens from the start of a passage to the start of the next one; None for three
+    # quarters of a passage, so that passages overlap by a quarter.
     stride: int | None = None
 
     @property

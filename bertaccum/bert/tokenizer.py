@@ -113,10 +113,8 @@ class Tokenizer:
         return numbers.with_values(tf.concat(parts, axis=1)).merge_dims(1, 2)
 
     def _kept(self, rows: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
-        """Return `counts` [batch] values of each row: some from its beginning, others from its end.
-
-        As in Sun et al. 2019, a quarter of 510 tokens is 128.
-        """
+        """Return `counts` [batch] values of each row, from its beginning and from its end."""
+        # As in Sun et al. 2019, a quarter of 510 tokens is 128.
         fraction = self.tokenization.head_fraction
         head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * fraction), tf.int64)
         lengths = rows.row_lengths()

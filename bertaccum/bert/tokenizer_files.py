@@ -50,9 +50,6 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
       name: Name of the checkpoint, such as cased_L-12_H-768_A-12; "" if it says nothing.
       as_transformers: Whether settings that the files do not tell are those of transformers, else
         those of google-research/bert.
-
-    Raises:
-      InputError: A file is missing or damaged, or describes a tokenizer other than BERT's.
     """
     home = path.parent
     tokenizer = read_optional(home / TOKENIZER)
@@ -143,11 +140,7 @@ def _usual_lower_case(name: str, entries: list[str]) -> bool:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the entries in a `vocab.txt` or `tokenizer.json`, in the order of the IDs.
-
-    Raises:
-      InputError: The file is missing or damaged, repeats an entry or lacks a special token.
-    """
+    """Return the entries in a `vocab.txt` or `tokenizer.json`, in the order of the IDs."""
     if path.name == TOKENIZER:
         entries = _entries_of_json(path)
     else:
@@ -190,9 +183,7 @@ def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
     """Write a tokenizer's files, which `read_tokenizer` and transformers read.
 
     Args:
-      folder: Existing folder to write to.
       vocabulary: The vocabulary, with its cleaning of texts.
-      **more: Further settings for transformers.
     """
     added = described_tokens(vocabulary)
     settings = {

@@ -32,8 +32,6 @@ class TransformerLayer(tf_keras.layers.Layer):
 
     Args:
       hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.
-      num_attention_heads: Number of attention heads.
-      intermediate_size: Width of the feed-forward part.
       dropout: Dropout rate of the attention weights, the attention output and the feed-forward
         output.
       first_site: Number of the layer's first dropout site; the layer has three.
@@ -41,7 +39,6 @@ class TransformerLayer(tf_keras.layers.Layer):
       output_range: Number of leading tokens whose output is computed; None for all tokens.
       kernel_initializer: Function that returns an initializer; called once per kernel.
       activation: Function to apply between the two dense layers of the feed-forward part.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(

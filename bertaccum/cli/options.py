@@ -50,13 +50,7 @@ _output_option = functools.partial(grouped_option, group=OUTPUT)
 
 
 def explained_option(ctx: click.Context, name: str, own: Collection[str]) -> str:
-    """Return what bertaccum has instead of an unknown option; see `explain_option`.
-
-    Args:
-      ctx: Context of the command.
-      name: The option.
-      own: Names of the options of this command.
-    """
+    """Return what bertaccum has instead of an unknown option; see `explain_option`."""
     commands = getattr(ctx.find_root().command, "commands", {})
     known = {command: _options_of(those) for command, those in commands.items()}
     return explain_option(name, str(ctx.command.name), known | {str(ctx.command.name): own})
@@ -297,7 +291,6 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
 
     Args:
       quiet: Whether to show only errors.
-      log_format: `text` or `json`.
       seconds: The minimum time between progress lines if stderr is not a terminal.
       verbose: Whether to show what libraries write to stderr.
     """

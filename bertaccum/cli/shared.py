@@ -20,7 +20,6 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
 
     Args:
       as_json: Whether to print it as JSON.
-      values: The result.
       show: Called with the result if `as_json` is false.
     """
     if as_json:

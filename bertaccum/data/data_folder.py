@@ -17,11 +17,7 @@ from bertaccum.tasks.task import Task
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
-    """Return the paths of train.tsv and dev.tsv in a data folder.
-
-    Raises:
-      InputError: One of them is missing, or the folder is a file.
-    """
+    """Return the paths of train.tsv and dev.tsv in a data folder."""
     if folder.is_file():
         raise InputError(
             "is a file, not a data folder",
@@ -37,11 +33,7 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
-    """Return the TSVs in the folder `data`; none if it is the default and does not exist yet.
-
-    Raises:
-      InputError: A TSV is missing in a folder that exists or is not the default.
-    """
+    """Return the TSVs in the folder `data`; none if it is the default and does not exist yet."""
     folder = Path(config.data)
     if config.data == PlanConfig.data and not folder.exists():
         return []
@@ -53,13 +45,10 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
 
     Args:
       source: Model to start from.
-      task: Task of the data.
       tsvs: Paths of train.tsv and dev.tsv; may be empty.
-      config: Options that decide how texts become tokens.
 
     Raises:
       ConfigError: The option `windows` or `max_seq_length` does not suit the data.
-      InputError: A TSV cannot be read.
     """
     if task.labels.pairs and config.windows > 1:
         raise ConfigError(

@@ -20,8 +20,6 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
     Args:
       tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
       contents: SHA-256 of the TSV.
-      labels: Labels of the data.
-      tokenization: How texts become tokens.
     """
     table = [contents, is_prepared(tsv)]
     of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]

@@ -17,23 +17,17 @@ from bertaccum.data.truncation import Truncation
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Tokenized examples and their labels.
+    """Tokenized examples and their labels."""
 
-    Args:
-      token_ids: Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
-      offsets: Start of each example, and the end of the last one, [examples + 1] int64.
-      shapes: Number of passages of each example, and tokens of the longest one including padding
-        to a multiple, [examples, 2] int32.
-      labels: Labels that the task's `encode` returned, [examples, *label_shape].
-      weights: Weight of each example in the training loss, [examples] float32.
-      truncation: Statistics of the truncation; None if the texts do not come from a TSV.
-    """
-
+    # Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
     token_ids: np.ndarray
-    offsets: np.ndarray
+    offsets: np.ndarray  # Start of each example, and the end of the last one, [examples + 1] int64.
+    # Number of passages of each example, and tokens of the longest one including padding to a
+    # multiple, [examples, 2] int32.
     shapes: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
+    labels: np.ndarray  # Labels that the task's `encode` returned, [examples, *label_shape].
+    weights: np.ndarray  # Weight of each example in the training loss, [examples] float32.
+    # Statistics of the truncation; None if the texts do not come from a TSV.
     truncation: Truncation | None = None
 
     def __len__(self) -> int:

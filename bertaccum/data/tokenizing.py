@@ -47,14 +47,7 @@ def open_store(
     """Return the token store of a TSV, creating it if it is not in the cache.
 
     Args:
-      tsv: Path of the TSV.
-      task: Task of the data.
-      tokenization: How texts become tokens.
-      progress: Called with the current activity, the number of texts done and the total.
       digest: Name of the store; None to compute it with `store_digest`.
-
-    Raises:
-      InputError: The TSV cannot be read, or has no labels or an unknown one.
     """
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
@@ -99,12 +92,8 @@ def store_of_table(
     """Return an in-memory token store of a user's table.
 
     Args:
-      table: Table that `read_tsv` returned.
       path: Path of the table, for error messages and notes.
       task: Task of the model. The table may contain the names or the numbers of classes.
-      tokenizer: Tokenizer of the model.
-      note: Called with a sentence if a class has a name that is the number of another class.
-      separator: Separates the labels of an example.
       original: The file that `prepare` wrote and that the table is a copy of, or None.
       form: Whether the labels are names or numbers of classes; None to detect it as the option
         `label_form` says.
@@ -131,11 +120,9 @@ def store_of_table(
 
 
 def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str:
-    """Return whether the labels found in a user's table are names or numbers of classes.
-
-    They decide only if no class has a name that spells the number of another class. Otherwise, the
-    answer would depend on the rows of the table.
-    """
+    """Return whether the labels found in a user's table are names or numbers of classes."""
+    # They decide only if no class has a name that spells the number of another class. Otherwise,
+    # the answer would depend on the rows of the table.
     by_name, by_number = class_finder(labels.names), class_finder(labels.values)
     numbers = map(by_number, labels.names)
     if any(n not in (None, own) for n, own in zip(numbers, labels.values, strict=True)):

@@ -25,18 +25,15 @@ Shapes: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Prices:
-    """Costs of micro-steps. The unit is the time that the dense layers need for one token.
+    """Costs of micro-steps. The unit is the time that the dense layers need for one token."""
 
-    Args:
-      step_tokens: Fixed cost of a micro-step. Each micro-step adds gradients to the accumulators
-        and starts hundreds of operations. In `python benchmarks/speed.py price`, 150 is the
-        fastest value in float32, and close to the fastest in bfloat16.
-      attention: Cost of a token's attention to one other token. Counting multiplications gives
-        4 h / 24 h**2 for hidden size h, but the softmax takes longer than its share of the
-        operations. `python benchmarks/speed.py cuts` also measures this value.
-    """
-
+    # Fixed cost of a micro-step. Each micro-step adds gradients to the accumulators and starts
+    # hundreds of operations. In `python benchmarks/speed.py price`, 150 is the fastest value in
+    # float32, and close to the fastest in bfloat16.
     step_tokens: float = 150.0
+    # Cost of a token's attention to one other token. Counting multiplications gives 4 h / 24 h**2
+    # for hidden size h, but the softmax takes longer than its share of the operations. `python
+    # benchmarks/speed.py cuts` also measures this value.
     attention: float = 1 / 2700
 
     def micro_step(self, rows: Any, length: Any) -> Any:
@@ -86,7 +83,6 @@ def cut_by_cost(
       largest: Shape of the largest example. A micro-batch gets at most as many tokens, including
         padding, as `micro_batch` of these. Since the memory of attention is quadratic in the
         length, micro-batches of shorter passages need less memory.
-      prices: Prices of micro-steps.
 
     Returns:
       The start of each micro-batch, and the end of the last one, [micro_steps + 1].
@@ -115,7 +111,6 @@ def cut_to_shapes(
         ascending order.
       micro_batch: Not used, because every allowed shape must fit in memory.
       allowed: Rows and length to which a micro-batch may be padded. A row is one passage.
-      prices: Prices of micro-steps.
 
     Returns:
       The start of each micro-batch, and the end of the last one, [micro_steps + 1].

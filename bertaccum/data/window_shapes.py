@@ -48,7 +48,6 @@ def choose_shapes(
       micro_batch: Number of the largest examples that fit in memory.
       largest: Shape of the largest example of the data set. One of the shapes holds it, and no
         shape has more tokens than `micro_batch` of these.
-      prices: Prices of micro-steps.
       compile_tokens: Time to compile a shape, in the unit of `prices`.
       updates: Number of updates for which the shapes are used.
       cut: How windows are split, "cost" or "count".
@@ -88,8 +87,6 @@ def real_share(
     Args:
       windows: Shapes of the examples of some windows, as in `choose_shapes`.
       tokens: Number of tokens in these windows without padding.
-      micro_batch, cut: Arguments of `make_window`.
-      allowed, prices: Arguments of `fitting`.
     """
     padded = (fitting(w, cut(w, micro_batch), allowed, prices) for w in windows)
     return tokens / sum(int(shapes.prod(axis=1).sum()) for shapes in padded)
@@ -105,11 +102,9 @@ def _grouped(window: np.ndarray, group: int) -> np.ndarray:
 def _candidates(
     windows: Sequence[np.ndarray], required: tuple[int, int], most_tokens: int, multiple: int
 ) -> np.ndarray:
-    """Return the shapes to choose from, [candidates, 2].
-
-    The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four in
-    each octave above, and the greatest one that fits in memory.
-    """
+    """Return the shapes to choose from, [candidates, 2]."""
+    # The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four
+    # in each octave above, and the greatest one that fits in memory.
     lengths = np.sort(np.concatenate([window[:, 1] for window in windows]))
     lengths = np.unique(np.minimum(-(-lengths // multiple) * multiple, required[1]))
     spaced = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
@@ -126,20 +121,15 @@ def _candidates(
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some windows, all of which are cut at once.
+    """Some windows, all of which are cut at once."""
 
-    Args:
-      starts: For each last example of a micro-batch and each candidate, the index of the first
-        example in the flat costs [(examples + 1) * windows], [examples, candidates, windows].
-      steps: Price of a micro-step of each candidate, [candidates].
-      holds: Whether a candidate holds the largest micro-batch that may occur, [candidates].
-      scale: Examples of a window for each one in the sample.
-    """
-
+    # For each last example of a micro-batch and each candidate, the index of the first example in
+    # the flat costs [(examples + 1) * windows], [examples, candidates, windows].
     starts: np.ndarray
-    steps: np.ndarray
+    steps: np.ndarray  # Price of a micro-step of each candidate, [candidates].
+    # Whether a candidate holds the largest micro-batch that may occur, [candidates].
     holds: np.ndarray
-    scale: float
+    scale: float  # Examples of a window for each one in the sample.
 
     @classmethod
     def of(
@@ -168,11 +158,7 @@ class _Sample:
         )
 
     def mean_costs(self, sets: np.ndarray) -> np.ndarray:
-        """Return the mean cost of the windows for each set of candidates.
-
-        Args:
-          sets: Indices of candidates, [sets, shapes].
-        """
+        """Return the mean cost of the windows for each set of candidates."""
         examples, _, windows = self.starts.shape
         costs = np.full((len(sets), examples + 1, windows), np.inf)
         costs[:, 0] = 0.0

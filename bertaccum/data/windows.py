@@ -35,32 +35,26 @@ MOST_TOKENS = 2**14
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one update, or a replica's share of them, split into micro-batches.
+    """The examples of one update, or a replica's share of them, split into micro-batches."""
 
-    Args:
-      token_ids: Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
-      row_splits: Start of each example in `token_ids`, and the end of the last one, [examples + 1]
-        int64.
-      labels: Labels that the task's `encode` returned, [examples, *label_shape].
-      cuts: Start of each micro-batch in the examples, and the end of the last one,
-        [micro_steps + 1] int32.
-      share: Positions of the examples in the whole window, [examples] int32; None if the
-        examples are the whole window.
-      whole: Number of examples in the whole window; None if `examples` is this number.
-      weights: Weight of each example in the loss, [examples] float32; None if all are 1.
-      whole_weight: Sum of the weights in the whole window; None if all are 1.
-      padded: Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for
-        one row per passage, and the length of the longest one.
-    """
-
+    # Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
     token_ids: np.ndarray
+    # Start of each example in `token_ids`, and the end of the last one, [examples + 1] int64.
     row_splits: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray  # Labels that the task's `encode` returned, [examples, *label_shape].
+    # Start of each micro-batch in the examples, and the end of the last one, [micro_steps + 1]
+    # int32.
     cuts: np.ndarray
+    # Positions of the examples in the whole window, [examples] int32; None if the examples are the
+    # whole window.
     share: np.ndarray | None = None
+    # Number of examples in the whole window; None if `examples` is this number.
     whole: int | None = None
+    # Weight of each example in the loss, [examples] float32; None if all are 1.
     weights: np.ndarray | None = None
-    whole_weight: float | None = None
+    whole_weight: float | None = None  # Sum of the weights in the whole window; None if all are 1.
+    # Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for one row
+    # per passage, and the length of the longest one.
     padded: np.ndarray | None = None
 
     @property
@@ -101,7 +95,6 @@ def empty_window(shape: tuple[int, int], labels: np.ndarray) -> Window:
     """Return a window without examples, for which an update compiles a step but does nothing else.
 
     Args:
-      shape: Rows and length of its only micro-batch.
       labels: Labels of no examples, [0, *label_shape].
     """
     return Window(
@@ -130,12 +123,7 @@ def updates_per_epoch(examples: int, target_batch: int) -> int:
 
 
 def scheduled_updates(epochs: float, per_epoch: int) -> int:
-    """Return the number of updates that the learning rate schedule of a run covers.
-
-    Args:
-      epochs: Number of epochs.
-      per_epoch: Number of updates in an epoch.
-    """
+    """Return the number of updates that the learning rate schedule of a run covers."""
     # Round before `ceil`: in floating point, 1.1 * 50 is slightly more than 55, but 1.1 epochs of
     # 50 updates are 55 updates.
     return max(math.ceil(round(epochs * per_epoch, 6)), 1)
@@ -146,7 +134,6 @@ def updates_between(every: int | float | None, per_epoch: int) -> int:
 
     Args:
       every: Number of updates if an int, number of epochs if a float; None for one epoch.
-      per_epoch: Number of updates in an epoch.
     """
     if isinstance(every, int):
         return every
@@ -175,12 +162,7 @@ def make_window(
     The order within a window does not change the update, so sorting does not affect exactness.
 
     Args:
-      store: Token store with the examples.
-      rows: Row numbers of the window's examples in the store.
-      micro_batch: Micro-batch size that is passed to `cut`.
       cut: Function that splits the sorted examples; see `Cut`.
-      replica: Number of the replica whose share to return.
-      replicas: Number of replicas that share the window.
       allowed: Shapes to which micro-batches may be padded, which must include one for each
         micro-batch that `cut` returns; empty for those of the micro-batches.
       prices: Prices that select the cheapest of several allowed shapes.
@@ -250,7 +232,6 @@ def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.
 
     Args:
       label_shape: Shape of the label of one example.
-      label_dtype: Data type of labels.
     """
     return [
         tf.TensorSpec([None, 5], tf.int32, name="micro_batches"),

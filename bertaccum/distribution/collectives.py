@@ -18,7 +18,6 @@ def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
     """Return the sum of an array over all workers; every worker must call this function.
 
     Args:
-      topology: Replicas of the run.
       value: This worker's array, with the same shape and dtype on all workers.
     """
     if topology.workers == 1:
@@ -49,7 +48,6 @@ def all_gather(topology: Topology, value: Any) -> list[Any]:
     """Return the values of all workers, the chief's first; every worker must call this function.
 
     Args:
-      topology: Replicas of the run.
       value: This worker's value, serializable as JSON.
     """
     if topology.workers == 1:
@@ -67,7 +65,6 @@ def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
     """Return a value computed on the chief; every worker must call this function.
 
     Args:
-      topology: Replicas of the run.
       find: Computes the value, which must be serializable as JSON; called only on the chief.
 
     Raises:

@@ -96,9 +96,6 @@ def peak_memory_bytes() -> int | None:
 def memory_for_tensors(gpu_bytes: int) -> int:
     """Return the memory in bytes that TensorFlow can allocate on a GPU.
 
-    Args:
-      gpu_bytes: Memory of the GPU in bytes.
-
     Raises:
       ConfigError: Too little memory remains for TensorFlow to start.
     """

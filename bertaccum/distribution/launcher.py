@@ -41,7 +41,6 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     killed if they do not stop.
 
     Args:
-      workers: Number of workers.
       arguments: A `bertaccum` command or a Python file, followed by its arguments.
 
     Returns:
@@ -87,10 +86,8 @@ def is_file(command: str) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens.
-
-    All sockets stay open until the last port is found, so that the ports differ.
-    """
+    """Return ports on which no process listens."""
+    # All sockets stay open until the last port is found, so that the ports differ.
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
@@ -141,11 +138,7 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Pass SIGINT and SIGTERM on to the workers.
-
-    Yields:
-      A list to which the time of each signal is appended.
-    """
+    """Pass SIGINT and SIGTERM on to the workers."""
     heard: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -164,13 +157,7 @@ def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
 def _wait(
     processes: list[subprocess.Popen[str]], heard: list[float], patience_seconds: float
 ) -> int:
-    """Wait for all workers to end, and return the first nonzero exit code, or 0.
-
-    Args:
-      processes: The workers.
-      heard: Times of the signals passed on so far, in seconds of the monotonic clock.
-      patience_seconds: Time between the first signal and killing the workers that still run.
-    """
+    """Wait for all workers to end, and return the first nonzero exit code, or 0."""
     failed, since, asked = 0, 0.0, False
     while any(process.poll() is None for process in processes):
         time.sleep(0.05)

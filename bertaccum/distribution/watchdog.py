@@ -45,9 +45,6 @@ class Watch:
     """A server that tells other workers what this one is doing, and a client that asks them.
 
     All workers must create theirs at the same time.
-
-    Args:
-      topology: Replicas of the run.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -34,24 +34,15 @@ from data_prep.tables.tsv import read_tsv
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of a run's best model for a labeled TSV.
-
-    Args:
-      run: Name of the run.
-      update: Update at which the best checkpoint was saved, or None if unknown.
-      tsv: Path of the TSV.
-      store: Token store of the TSV.
-      task: Task of the model.
-      logits: Logits [examples, outputs], in the order of the TSV.
-      windows: Which window of each text decided, as `deciding_windows` returned it.
-    """
+    """The predictions of a run's best model for a labeled TSV."""
 
     run: str
-    update: int | None
+    update: int | None  # Update at which the best checkpoint was saved, or None if unknown.
     tsv: Path
     store: TokenStore
-    task: Task
-    logits: np.ndarray
+    task: Task  # Task of the model.
+    logits: np.ndarray  # Logits [examples, outputs], in the order of the TSV.
+    # Which window of each text decided, as `deciding_windows` returned it.
     windows: list[dict[str, int]]
 
 
@@ -62,12 +53,6 @@ def predictions(
 
     Args:
       config: Options, including the run.
-      tsv: Path that `evaluated_table` returned.
-      progress: Called with the current activity, the number of examples done and the total.
-      note: Called with a sentence about how `config.file` is read.
-
-    Raises:
-      InputError: The run does not exist, or the TSV is unusable or has missing or unknown labels.
     """
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
@@ -93,20 +78,7 @@ def predictions(
 
 
 def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Task:
-    """Fit or remove what the options request.
-
-    Args:
-      config: Options of the evaluation.
-      trained: Model of the best checkpoint.
-      progress: Called with the current activity, the number of examples done and the total.
-
-    Returns:
-      The task with the new `decoding`, or unchanged if the options request nothing.
-
-    Raises:
-      ConfigError: An option does not suit the task.
-      InputError: dev.tsv cannot be used.
-    """
+    """Fit or remove what the options request."""
     task = trained.task
     requested = [n for n in ("calibrate", "thresholds") if getattr(config, n) is not None]
     if not requested:

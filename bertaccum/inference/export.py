@@ -26,14 +26,10 @@ _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tf
 def export(config: ExportConfig) -> ExportResult:
     """Export a run's best model, completely or not at all.
 
-    Args:
-      config: Options that `check_export` has accepted.
-
     Returns:
       The run, and the format, folder and size of the exported model.
 
     Raises:
-      InputError: The run's files are damaged.
       RunError: The folder cannot be written.
     """
     path, trained = Path(config.folder), load_trained(Path(config.run))

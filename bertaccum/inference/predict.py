@@ -47,7 +47,6 @@ class TextClassifier:
 
     Raises:
       ConfigError: The memory limit cannot be applied.
-      InputError: The run does not exist or has no best checkpoint.
     """
 
     def __init__(self, run: str, batch: int, memory_limit: str | None) -> None:
@@ -118,12 +117,7 @@ def stream(
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text and, for a model of pairs, its second text.
-
-    Raises:
-      InputError: The model takes pairs but the text is single, or the other way round; or a text
-        is not a string that UTF-8 can encode.
-    """
+    """Return a text and, for a model of pairs, its second text."""
     strings = text if isinstance(text, tuple | list) else (text,)
     if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
         wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
@@ -138,11 +132,9 @@ def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
 
 
 def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text as `_given` does.
-
-    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
-    text may be empty; null in JSON stands for an empty text, as in a table.
-    """
+    """Return a text as `_given` does."""
+    # A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
+    # text may be empty; null in JSON stands for an empty text, as in a table.
     if not pairs and isinstance(text, str):
         return text, None
     if not pairs:
@@ -167,14 +159,8 @@ def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
 
 
 def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[Any]]:
-    """Yield lists of the items that have arrived, waiting until there is at least one.
-
-    Another thread iterates over the items. The error that it raises is raised at the end.
-
-    Args:
-      items: The items.
-      size: Maximum number of items that wait.
-    """
+    """Yield lists of the items that have arrived, waiting until there is at least one."""
+    # Another thread iterates over the items. The error that it raises is raised at the end.
     read: queue.Queue[Any] = queue.Queue(size)
 
     def put() -> None:

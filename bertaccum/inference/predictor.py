@@ -71,8 +71,6 @@ class Predictor:
         therefore bit-identical on any topology, unless memory runs out.
 
         Args:
-          store: Token store to predict.
-          progress: Called with the current activity, the number of examples done and the total.
           asked_to_stop: Called after each batch; returns whether this worker was asked to stop.
 
         Returns:
@@ -131,11 +129,6 @@ class Predictor:
 
 def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[dict[str, Any]]:
     """Return which window of each text decided, for results that users see.
-
-    Args:
-      task: Task of the model.
-      store: Token store of the texts.
-      logits: Result of `Predictor.with_passages`.
 
     Returns:
       For each text, `window` (the deciding one, counted from 1) and `windows` (their number); empty

@@ -86,9 +86,6 @@ def check_cache() -> tuple[Finding, dict[str, Any]]:
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that affect training, without secrets.
 
-    Args:
-      environment: All variables.
-
     Returns:
       The variables in alphabetical order. The values of those whose names suggest a secret, and
         user names, passwords and queries in addresses, are replaced by `…`.

@@ -73,16 +73,7 @@ def _store(folder: Path) -> TokenStore:
 
 
 def _train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Train, and return the weights before and after, and the gradient norms.
-
-    Args:
-      store: Token store with the examples.
-      micro_batch: Number of examples per micro-batch.
-
-    Returns:
-      The weights before and after the updates, each [weights] float32, and the norm of each
-        update's mean gradient, [updates] float64.
-    """
+    """Train, and return the weights before and after, and the gradient norms."""
     tf_keras.utils.set_random_seed(1)
     small = EncoderConfig(
         hidden_size=8,

@@ -80,13 +80,7 @@ output_option = partial(setting, group=OUTPUT)
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
-    """Raise ConfigError if one option has a greater value than the option that limits it.
-
-    Args:
-      config: The options.
-      name: Name of the option to check.
-      limit: Name of the option that limits it.
-    """
+    """Raise ConfigError if one option has a greater value than the option that limits it."""
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
         raise ConfigError(

@@ -225,7 +225,6 @@ def label_columns_setting(file: str = "", group: str | None = None) -> Any:
 
     Args:
       file: The words that say which file has the columns, such as ` of `file``.
-      group: The section of the command's help that lists the option.
     """
     help = (
         f"Names or 1-based numbers of columns{file} that contain 1 if the label with the column's"

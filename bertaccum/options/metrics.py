@@ -102,12 +102,7 @@ def score_on(split: str, evaluation: Evaluation, metric: str) -> dict[str, str]:
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
-    """Return the dev scores of the best checkpoint of a run, keyed by name.
-
-    Args:
-      best: The evaluation of the best checkpoint.
-      metric: The metric that selected it.
-    """
+    """Return the dev scores of the best checkpoint of a run, keyed by name."""
     labels = {name: f"dev {LABELS[name]} of the best checkpoint" for name in ordered(metric)}
     labels[metric] = f"best dev {LABELS[metric]}"
     found = _with_baselines(best, labels, "dev ")
@@ -204,7 +199,6 @@ def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tu
     """Return the mistakes in a confusion matrix: number, label and prediction, most frequent first.
 
     Args:
-      names: The names of the classes.
       counts: The number of examples of each label (row) with each prediction (column).
     """
     found = [

@@ -186,8 +186,6 @@ def explain_option(name: str, command: str, options: Mapping[str, Collection[str
 
     Args:
       name: The option, such as `--lr` or `lr`.
-      command: The command that does not have it.
-      options: The names of the options of each command.
 
     Returns:
       A phrase with our options in backticks, such as "bertaccum calls this `learning_rate`".

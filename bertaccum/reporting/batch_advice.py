@@ -33,19 +33,14 @@ _MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The noise scale of a part of a run.
+    """The noise scale of a part of a run."""
 
-    Args:
-      noise_scale: The noise scale, in examples; infinite if the signal cannot be told from zero.
-      standard_error: Its standard error, in examples.
-      lowest: A noise scale two standard errors of the signal below the estimate; a lower bound.
-      first_update, last_update: The updates that were used, counted from 1.
-    """
-
+    # The noise scale, in examples; infinite if the signal cannot be told from zero.
     noise_scale: float
-    standard_error: float
+    standard_error: float  # Its standard error, in examples.
+    # A noise scale two standard errors of the signal below the estimate; a lower bound.
     lowest: float
-    first_update: int
+    first_update: int  # The updates that were used, counted from 1.
     last_update: int
 
 
@@ -56,7 +51,6 @@ def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScal
     (jackknife), because the estimates of neighboring updates are correlated.
 
     Args:
-      updates: Lines of `metrics.jsonl` for updates.
       part: Fraction of the updates to use; the default is a third.
     """
     known = [line for line in updates if line.get("gradient_noise") is not None]

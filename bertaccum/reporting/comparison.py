@@ -30,10 +30,6 @@ _INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
 def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs, which may be running, and write `compare.png` and `compare.svg`.
 
-    Args:
-      config: The output folder and the smoothing.
-      runs: The run folders.
-
     Returns:
       `smooth` (the number of examples that losses are averaged over), `equal_mean_examples` (the
       number of examples per mean in `noise_of_equal_means`), `best_by` (the metric that selects the
@@ -44,7 +40,6 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
     Raises:
       ConfigError: `out` cannot be written to.
-      InputError: A folder contains no run, its logs are damaged, or no run has an update yet.
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
@@ -85,14 +80,7 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
     """Return the facts about a run that the comparison shows; None for a missing fact.
 
     Args:
-      name: The name to show.
-      record: The record of the run.
-      series: The curves of the run.
-      span: The number of examples that losses are averaged over.
       size: The number of examples in the largest update of all runs.
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         summary, plan = record.summary or {}, record.plan

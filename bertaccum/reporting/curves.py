@@ -12,24 +12,15 @@ from bertaccum.runs.record import Record, undamaged
 
 @dataclass(frozen=True)
 class Series:
-    """The logs of a run as arrays, with one entry per update or evaluation.
+    """The logs of a run as arrays, with one entry per update or evaluation."""
 
-    Args:
-      updates: The number of each update, int64 [updates].
-      examples: The number of examples in each update, int64 [updates].
-      loss: The mean loss of each update, float64 [updates]; NaN if it was not finite.
-      learning_rate: The learning rate of each update, float64 [updates].
-      evaluated: The number of examples seen at each evaluation, int64 [evaluations].
-      metric: The metric in `scores`, one of `METRICS`.
-      scores: The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
-    """
-
-    updates: np.ndarray
-    examples: np.ndarray
-    loss: np.ndarray
-    learning_rate: np.ndarray
-    evaluated: np.ndarray
-    metric: str
+    updates: np.ndarray  # The number of each update, int64 [updates].
+    examples: np.ndarray  # The number of examples in each update, int64 [updates].
+    loss: np.ndarray  # The mean loss of each update, float64 [updates]; NaN if it was not finite.
+    learning_rate: np.ndarray  # The learning rate of each update, float64 [updates].
+    evaluated: np.ndarray  # The number of examples seen at each evaluation, int64 [evaluations].
+    metric: str  # The metric in `scores`, one of `METRICS`.
+    # The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
     scores: np.ndarray
 
     @property
@@ -52,7 +43,6 @@ def read_series(record: Record, metric: str | None = None) -> Series:
     """Return the curves of a run.
 
     Args:
-      record: The record of the run.
       metric: The dev metric; by default the one that selects the best checkpoint.
 
     Raises:
@@ -91,7 +81,6 @@ def smoothed(series: Series, span: int) -> np.ndarray:
     """Return the centered running mean of the loss, [updates].
 
     Args:
-      series: The curves of a run.
       span: The number of examples to average over, around the middle of each update. Near both
         ends of the run, there are fewer.
 

@@ -44,19 +44,13 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Look:
-    """The style in which a run is drawn.
+    """The style in which a run is drawn."""
 
-    Args:
-      color: The color of the lines.
-      label: The label in the legend.
-      position: The 0-based position of the run among those whose curves coincide with its own.
-      of: The number of these runs; 1 if no other run's curves coincide.
-    """
-
-    color: Any
-    label: str = ""
+    color: Any  # The color of the lines.
+    label: str = ""  # The label in the legend.
+    # The 0-based position of the run among those whose curves coincide with its own.
     position: int = 0
-    of: int = 1
+    of: int = 1  # The number of these runs; 1 if no other run's curves coincide.
 
     @property
     def dashes(self) -> Any:
@@ -87,9 +81,6 @@ def comparison(
 ) -> tuple[dict[str, bytes], str]:
     """Return the figure of `draw_runs`, and the characters of `names` that no installed font has.
 
-    Args:
-      names, several, span: Arguments of `draw_runs`.
-
     Returns:
       The figure as PNG and SVG, by file name; and the characters that the PNG shows as boxes, in
       one string.
@@ -107,9 +98,7 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
 
     Args:
-      names: The names of the runs.
       several: The curves of the runs, all with the same metric.
-      span: The number of examples that the smoothed loss is averaged over.
     """
     looks = _looks(names, several)
     lines = sum(look.label.count("\n") + 1 for look in looks)
@@ -186,9 +175,6 @@ def colors(count: int) -> list[Any]:
 
 def rate_figure(found: dict[str, Any]) -> dict[str, bytes]:
     """Draw the loss against the learning rate, and mark the suggested rate.
-
-    Args:
-      found: Result of `rate_finder.find_rate`.
 
     Returns:
       The figure as PNG and SVG, by file name.

@@ -20,7 +20,6 @@ def render(template: str, **values: Any) -> str:
 
     Args:
       template: The name of a file in the folder `templates`, such as `report.html.j2`.
-      values: All variables of the template.
     """
     return _ENVIRONMENT.get_template(template).render(values)
 

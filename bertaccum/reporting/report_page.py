@@ -32,15 +32,7 @@ _MOST_ROWS = 100
 def write_page(
     record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]], path: Path
 ) -> None:
-    """Write the report page of a run to a file.
-
-    Args:
-      record, evaluation, mistakes: Arguments of `page`.
-      path: The file to write.
-
-    Raises:
-      InputError: The files of the run are damaged.
-    """
+    """Write the report page of a run to a file."""
     write_text(path, page(record, evaluation, mistakes))
 
 
@@ -48,12 +40,8 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
     """Return the report page of a run as HTML.
 
     Args:
-      record: The record of the run.
       evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
       mistakes: The wrong predictions to show, as `most_wrong` returned them.
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         series = read_series(record)

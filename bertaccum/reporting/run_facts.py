@@ -23,7 +23,6 @@ def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
     """Return the options of a run as strings, with only the last part of each path.
 
     Args:
-      config: The configuration of the run.
       deciding: Whether to return only options that decide the updates.
     """
     found = {}
@@ -48,13 +47,7 @@ def data_name(record: Record) -> str:
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
-    """Return the variables that the templates of model cards and report pages share.
-
-    Args:
-      record: The record of the run.
-      series: The curves of the run.
-      span: The number of examples that each training loss is averaged over.
-    """
+    """Return the variables that the templates of model cards and report pages share."""
     return {
         "name": record.name,
         "model": model_name(record),
@@ -145,12 +138,7 @@ def _is_evaluation(values: dict[str, Any]) -> bool:
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
-    """Yield table rows for up to `count` evenly spaced updates, ending with the last update.
-
-    Yields:
-      The examples seen, the update, the training loss (mean over the last `span` examples), the
-      learning rate and the metric at the latest evaluation. Unknown values are empty strings.
-    """
+    """Yield table rows for up to `count` evenly spaced updates, ending with the last update."""
     total = len(series.updates)
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
     means, seen = trailing(series, span), series.seen

@@ -23,9 +23,6 @@ def outline(record: Record) -> dict[str, Any]:
       `seconds`; `best_by` (the metric that selects the best checkpoint); and, for that checkpoint,
       `best_metric` (name, value and update), `best_dev_accuracy` and `best_update` (None before the
       first evaluation).
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     best, plan = record.best or {}, record.plan
     with undamaged(record.paths.path):
@@ -66,9 +63,6 @@ def details(record: Record) -> dict[str, Any]:
       keyed by split or file), `out_of_memory` (the events), `summary` (None before the run has
       finished), `config` (the options that the user set) and `resolved` (other options that differ
       from their defaults).
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
     names += ["shapes", "real_share"]

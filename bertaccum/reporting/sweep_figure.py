@@ -23,11 +23,6 @@ def write_heat_map(
 ) -> list[str]:
     """Draw the best mean score for each pair of values of two options, over all other options.
 
-    Args:
-      folder: Folder for `sweep.png` and `sweep.svg`.
-      grid: Values of the options.
-      found: Result of `Sweep.result`.
-
     Returns:
       The paths of the figures; empty if no cell has a score.
     """

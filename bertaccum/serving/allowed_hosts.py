@@ -27,7 +27,6 @@ def is_allowed(header: str | None, config: ServeConfig) -> bool:
 
     Args:
       header: The value of the header. It is None for an old client that is not a browser.
-      config: The options of the service.
     """
     if header is None:
         return True

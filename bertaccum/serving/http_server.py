@@ -64,11 +64,7 @@ def serve(
     Requests in progress then finish, and the signal takes its usual effect.
 
     Args:
-      classifier: The model.
-      config: Limits of the service.
-      listener: Socket that `bound` yielded.
       ready: Called with the address when the service accepts requests.
-      note: Called with messages about failures and the end of the service.
     """
     with prepared(classifier, config, note) as settings:
         _Server(settings, address_of(listener), ready, note).run(sockets=[listener])
@@ -76,13 +72,7 @@ def serve(
 
 @contextlib.contextmanager
 def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterator[uvicorn.Config]:
-    """Yield the settings of a server for a classifier, whose queue works inside the context.
-
-    Args:
-      classifier: The model.
-      config: Limits of the service.
-      note: Called with messages about failures of the service.
-    """
+    """Yield the settings of a server for a classifier, whose queue works inside the context."""
     # The first prediction traces the model.
     classifier([("", "" if classifier.labels.pairs else None)])
     metrics = ServiceMetrics()

@@ -28,7 +28,6 @@ class LimitedConnection(H11Protocol):
     Args:
       seconds: Maximum time for a request to begin and its headers to arrive. The body, the answer
         and its transfer may take as long again, each.
-      settings: Arguments that uvicorn passes to its own class.
     """
 
     def __init__(self, seconds: float, **settings: Any) -> None:

@@ -24,17 +24,11 @@ class QueueFullError(Exception):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """The limits of the queue and of its batches.
+    """The limits of the queue and of its batches."""
 
-    Args:
-      tokens: Maximum number of tokens in a batch; a batch with one text may have more.
-      delay_seconds: Maximum time for which a request waits for others that are expected.
-      queue: Maximum number of texts in the queue.
-    """
-
-    tokens: int
-    delay_seconds: float
-    queue: int
+    tokens: int  # Maximum number of tokens in a batch; a batch with one text may have more.
+    delay_seconds: float  # Maximum time for which a request waits for others that are expected.
+    queue: int  # Maximum number of texts in the queue.
 
 
 @dataclass(eq=False)
@@ -70,7 +64,6 @@ class Batcher(Generic[_Text, _Result]):
     Args:
       predict: Returns the result of each text, in order. Only the thread calls it.
       tokens: Returns the number of tokens of a text, or an estimate.
-      limits: Limits of the queue and of its batches.
       heard: Called in the thread with the number of texts of each batch.
     """
 
@@ -162,12 +155,10 @@ class Batcher(Generic[_Text, _Result]):
                     return self._removed()
 
     def _is_complete(self) -> bool:
-        """Return whether waiting longer would not make the next batch larger.
-
-        As many requests are expected as were waiting or being processed during the last batch. A
-        single client therefore never waits, and the requests of clients that each wait for an
-        answer share a batch.
-        """
+        """Return whether waiting longer would not make the next batch larger."""
+        # As many requests are expected as were waiting or being processed during the last batch. A
+        # single client therefore never waits, and the requests of clients that each wait for an
+        # answer share a batch.
         waiting = _requests(self._queue)
         full = sum(entry.tokens for entry in self._queue) >= self._limits.tokens
         return self._closing or not waiting or full or len(waiting) >= self._expected

@@ -33,11 +33,7 @@ class RequestGate:
     """An ASGI application that passes requests on to another one when they have arrived completely.
 
     Args:
-      app: The other application.
-      config: The options of the service.
       most_bytes: Maximum size of a request's body.
-      metrics: Counts the requests.
-      note: Called with a sentence about each unexpected error.
     """
 
     def __init__(
@@ -78,13 +74,7 @@ class RequestGate:
             self._metrics.request(path, status or GONE, time.perf_counter() - start)
 
     async def _arrived(self, request: Request) -> bytes:
-        """Read the body of a request.
-
-        Raises:
-          HTTPException: The request is for another host, or its body is too large, too late, or
-            not JSON.
-          ClientDisconnect: The client closes the connection before its request is complete.
-        """
+        """Read the body of a request."""
         host = request.headers.get("host")
         if not is_allowed(host, self._config):
             message = f"the service does not answer to the host {host}; allowed_host can add names"

@@ -80,10 +80,6 @@ def make_service(
 
     Args:
       classifier: The model, which only `batcher` calls.
-      batcher: Predicts the texts of requests.
-      config: Limits of requests.
-      metrics: Metrics that `/metrics` returns.
-      note: Called with a sentence about each unexpected error.
     """
     texts = "pairs of texts" if classifier.labels.pairs else "texts"
     description = f"Predictions for {texts} by the best model of the run {classifier.run}."
@@ -172,13 +168,8 @@ def _add_prediction(
 async def _unless_gone(
     request: Request, predicted: Future[list[Prediction]], seconds: float
 ) -> list[Prediction] | None:
-    """Wait for predictions and return them, or None if the client closes the connection.
-
-    If this function ends without predictions, their texts are dropped from the queue.
-
-    Raises:
-      HTTPException: The predictions were not ready in time.
-    """
+    """Wait for predictions and return them, or None if the client closes the connection."""
+    # If this function ends without predictions, their texts are dropped from the queue.
     gone = asyncio.ensure_future(_disconnected(request))
     found = asyncio.wrap_future(predicted)
     either: set[asyncio.Future[Any]] = {found, gone}
@@ -209,9 +200,7 @@ def try_page(run: str, update: int | None, labels: Labels) -> str:
     """Return a page, in HTML, that sends texts to `/predict` and draws the predictions.
 
     Args:
-      run: Name of the run.
       update: Update at which the best checkpoint was saved, or None if unknown.
-      labels: Labels of the run.
     """
     return render("serve.html.j2", run=run, update=update, task=labels.task, pairs=labels.pairs)
 

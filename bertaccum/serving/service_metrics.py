@@ -55,8 +55,6 @@ class ServiceMetrics:
 
         Args:
           path: The path of an endpoint; other paths must be replaced by a constant.
-          status: HTTP status code of the answer.
-          seconds: Time that the request took.
         """
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)

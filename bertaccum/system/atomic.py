@@ -63,7 +63,6 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
     """Return a context with a folder to write to, which is renamed to `path` when it is complete.
 
     Args:
-      path: The final folder. Its parent folder must exist.
       existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
         and discard the new folder, or `refuse`, which raises an OSError unless `path` is an empty
         folder.
@@ -97,11 +96,9 @@ def _folder_beside(path: Path, put: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _put_folder(written: Path, path: Path) -> None:
-    """Rename a complete folder to `path`, replacing an existing folder.
-
-    Two folders cannot be swapped in one step. If the process crashes between the steps, `standing`
-    finds the old folder.
-    """
+    """Rename a complete folder to `path`, replacing an existing folder."""
+    # Two folders cannot be swapped in one step. If the process crashes between the steps,
+    # `standing` finds the old folder.
     old = _old(path)
     if path.exists():
         remove(old)

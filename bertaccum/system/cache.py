@@ -59,7 +59,6 @@ def cached_folder(
     Args:
       path: Path of the folder, in `cache_folder()`.
       make: Makes the folder at a path whose parent exists.
-      progress: Told about damage, and if the cache cannot be written.
       if_full: Whether to make the folder in a temporary one if the disk is full.
 
     Returns:
@@ -184,12 +183,7 @@ def write_cached(path: Path, values: dict[str, Any], progress: Progress) -> None
 
 
 def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
-    """Return what `write_cached` wrote, or None if the file is missing or damaged.
-
-    Args:
-      path: The file.
-      progress: Told about a damaged file.
-    """
+    """Return what `write_cached` wrote, or None if the file is missing or damaged."""
     for place in filter(os.path.isfile, places(path)):
         found = read_mapping(place) or {}
         values = found.get("values")

@@ -26,7 +26,6 @@ def check_writable(path: Path, option: str) -> None:
     """Check that an option names a file that may be created or replaced.
 
     Args:
-      path: The file.
       option: The option, as error messages show it.
 
     Raises:
@@ -47,9 +46,6 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
 
     Yields:
       The open binary file.
-
-    Raises:
-      InputError: The file is missing, is a folder, or cannot be opened or read.
     """
     try:
         with path.open("rb") as file:
@@ -74,11 +70,7 @@ def refuse_special(path: Path) -> None:
 
 
 def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
-    """Return the text of a UTF-8 file that the user named.
-
-    Raises:
-      InputError: The file cannot be read or is too large, or one of its rows is not UTF-8.
-    """
+    """Return the text of a UTF-8 file that the user named."""
     with open_input(path) as file:
         raw = file.read(most_bytes + 1)
     if len(raw) > most_bytes:
@@ -92,11 +84,7 @@ def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in a file.
-
-    Raises:
-      InputError: The file is missing or does not contain JSON, or a number in it is not finite.
-    """
+    """Return the JSON value in a file."""
     refuse_special(path)
     text = read_text(path)
     try:
@@ -113,11 +101,7 @@ def _finite_float(text: str) -> float:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a configuration file.
-
-    Raises:
-      InputError: The file is missing or does not contain a JSON object.
-    """
+    """Return the JSON object in a configuration file."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise InputError(
@@ -176,11 +160,7 @@ def check_unpacked(path: Path, size_bytes: int) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 digest of a file's contents, in hexadecimal.
-
-    Raises:
-      InputError: The file cannot be read, or is a pipe or device.
-    """
+    """Return the SHA-256 digest of a file's contents, in hexadecimal."""
     refuse_special(path)
     digest = hashlib.sha256()
     with open_input(path) as file:

@@ -13,7 +13,6 @@ def printable(text: str, kept: str = "") -> str:
     r"""Return a text in which escapes such as `\x1b` replace characters that control a terminal.
 
     Args:
-      text: The text. A printable text is returned unchanged.
       kept: Control characters to keep, such as a line break.
     """
     return _CONTROLS.sub(lambda found: found[0] if found[0] in kept else _escape(found[0]), text)

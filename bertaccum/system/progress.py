@@ -26,7 +26,6 @@ def tell(progress: Progress, line: str) -> None:
     Args:
       progress: Shows the message with its method `note`, if it has one, as the views of the command
         line do. Otherwise, the message is reported as a phase.
-      line: The message.
     """
     note: Note | None = getattr(progress, "note", None)
     if note is None:

@@ -49,7 +49,6 @@ def format_shapes(shapes: Sequence[Sequence[int]], real_share: float | None) -> 
 
     Args:
       shapes: Rows and length of each shape.
-      real_share: Share of their tokens that are not padding.
     """
     if not shapes:
         return ""

@@ -115,10 +115,8 @@ class Stopping:
             self._request()
 
     def _next_signal(self) -> int | None:
-        """Return the next signal, or None if the context ends.
-
-        When the grace period is over, return the signal that requested the stop.
-        """
+        """Return the next signal, or None if the context ends."""
+        # When the grace period is over, return the signal that requested the stop.
         wait = self._grace if self.requested is not None else None
         while True:
             ready, _, _ = select.select([self._reader], [], [], wait)

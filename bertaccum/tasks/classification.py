@@ -198,10 +198,8 @@ class Classification:
 
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the Matthews correlation; 0 if all predictions or all labels are the same class.
-
-    Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
-    """
+    """Return the Matthews correlation; 0 if all predictions or all labels are the same class."""
+    # Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
     from sklearn import metrics
 
     with warnings.catch_warnings():

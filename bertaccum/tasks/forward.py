@@ -35,7 +35,6 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
     """Return the logits [batch, outputs] float32 of texts, without dropout.
 
     Args:
-      model: Model that `build_classifier` returned.
       tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
     """
     if not reads_passages(model):
@@ -49,7 +48,6 @@ def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.T
     """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
 
     Args:
-      model: Model that `build_classifier` returned.
       texts: The texts; dropout uses the masks of the `dropout_masks` context.
     """
     inputs = inputs_of_padded(texts.tokens, texts.lengths)
@@ -68,7 +66,6 @@ def logits_of_texts_and_passages(
     """Return the logits of each text, followed by those of each of its passages, read alone.
 
     Args:
-      model: Model that `build_classifier` returned.
       tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
 
     Returns:
@@ -90,7 +87,6 @@ def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     """Return the passage of each text that supports the prediction most strongly, [batch] int32.
 
     Args:
-      support: The method `Task.support`.
       logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
 
     Returns:
@@ -122,14 +118,7 @@ def lengths_of(model: models.BertClassifier) -> tuple[int, int]:
 def _of_texts(
     model: models.BertClassifier, pooled: tf.Tensor, texts: tf.Tensor, count: tf.Tensor
 ) -> tf.Tensor:
-    """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages.
-
-    Args:
-      model: Model that `build_classifier` returned.
-      pooled: Pooled outputs of the passages, [passages, hidden].
-      texts: Index of each passage's text, [passages].
-      count: Number of texts; those without a passage get zeros.
-    """
+    """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages."""
     pool = model.get_layer(HEAD_LAYER).pool
     found = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
     return tf.where(tf.equal(found, tf.float32.min), 0.0, found) if pool == "max" else found

@@ -33,10 +33,7 @@ def build_classifier(
     """Build a model with a head on the encoder's pooled output.
 
     Args:
-      encoder: Encoder that `build_encoder` returned.
-      config: Dimensions of the encoder.
       outputs: Number of outputs, such as the number of classes.
-      dropout: Dropout rate of the pooled output.
       pool: How the pooled outputs of a text's passages are combined, "mean" or "max"; None if each
         text is one passage.
 
@@ -59,11 +56,7 @@ class Head(tf_keras.layers.Layer):
     those of `ClassificationHead`.
 
     Args:
-      config: Dimensions of the encoder.
-      outputs: Number of outputs.
-      dropout: Dropout rate of the pooled output.
       pool: How the pooled outputs of a text's passages are combined, as in `build_classifier`.
-      initializer: Initializer of the kernel.
     """
 
     def __init__(
@@ -90,8 +83,6 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
     """Load the weights of a run's best checkpoint into a classifier.
 
     Args:
-      model: Classifier that `build_classifier` returned.
-      path: Prefix of the checkpoint's files.
       head: Whether to load the head as well as the encoder and its pooler.
 
     Raises:

@@ -22,15 +22,12 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
 
     Args:
       source: Model to start from.
-      labels: Labels of the data.
-      keep: The option `keep_head`.
 
     Returns:
       None for a random head.
 
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
-      InputError: The labels of a run are damaged.
     """
     try:
         run = None if source.labels is None else Labels(**source.labels)

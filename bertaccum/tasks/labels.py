@@ -23,27 +23,19 @@ _FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int}
 class Labels:
     """The labels of a dataset, which decide the head and the loss, and the form of its texts.
 
-    Args:
-      values: Label of each class in the TSV, in the order of the class numbers; empty for
-        regression.
-      names: Name of each class, for display; empty for regression.
-      pairs: Whether the examples are pairs of texts.
-      task: Kind of task, one of `config.TASKS`.
-      mean: Mean of the labels in train.tsv, for regression.
-      std: Standard deviation of the labels in train.tsv, for regression.
-      format: Fields of the `LabelFormat` of the training rows that differ from the plain format;
-        files that `prepare` did not write have the same format.
-
     Raises:
       ValueError: The fields are unknown or contradict each other.
     """
 
+    # Label of each class in the TSV, in the order of the class numbers; empty for regression.
     values: list[str]
-    names: list[str]
-    pairs: bool = False
-    task: str = CLASSIFICATION
-    mean: float = 0.0
-    std: float = 1.0
+    names: list[str]  # Name of each class, for display; empty for regression.
+    pairs: bool = False  # Whether the examples are pairs of texts.
+    task: str = CLASSIFICATION  # Kind of task, one of `config.TASKS`.
+    mean: float = 0.0  # Mean of the labels in train.tsv, for regression.
+    std: float = 1.0  # Standard deviation of the labels in train.tsv, for regression.
+    # Fields of the `LabelFormat` of the training rows that differ from the plain format; files that
+    # `prepare` did not write have the same format.
     format: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +75,6 @@ def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
 
     Args:
       tsv: Path of the table, for error messages.
-      table: Table that `read_tsv` returned.
 
     Raises:
       InputError: The table has no labels.
@@ -108,7 +99,6 @@ def class_numbers(
 
     Args:
       tsv: Path of the table, for error messages.
-      table: Table that `read_tsv` returned.
       labels: Classes. Another spelling of a class is the same class, as in `spellings.merged`.
       parts: Returns the labels in each of the different cells of the label column.
       by_name: Whether these are names of classes.

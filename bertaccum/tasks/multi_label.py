@@ -224,23 +224,16 @@ class MultiLabel:
 
 
 def _rounded_up(thresholds: np.ndarray) -> np.ndarray:
-    """Return the lowest float32 numbers that reach float64 thresholds.
-
-    A threshold lies between two float32 probabilities, which may be neighbors. The same
-    probabilities reach the result, without float64, which TensorFlow Lite cannot compare.
-    """
+    """Return the lowest float32 numbers that reach float64 thresholds."""
+    # A threshold lies between two float32 probabilities, which may be neighbors. The same
+    # probabilities reach the result, without float64, which TensorFlow Lite cannot compare.
     nearest = thresholds.astype(np.float32)
     return np.where(nearest < thresholds, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def _constant_micro_f1(wanted: np.ndarray) -> float:
-    """Return the highest micro-F1 of the same prediction for all examples.
-
-    Such a prediction consists of the most frequent labels.
-
-    Args:
-      wanted: Whether each label applies, [examples, labels].
-    """
+    """Return the highest micro-F1 of the same prediction for all examples."""
+    # Such a prediction consists of the most frequent labels.
     counts = np.sort(wanted.sum(axis=0))[::-1]
     if not counts.any():
         return 0.0
@@ -249,12 +242,7 @@ def _constant_micro_f1(wanted: np.ndarray) -> float:
 
 
 def _best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the threshold with the highest F1 of one label.
-
-    Args:
-      probabilities: Probability of the label for each example, [examples].
-      wanted: Whether the label applies, [examples].
-    """
+    """Return the threshold with the highest F1 of one label."""
     if not wanted.any():
         return 0.5
     order = np.argsort(-probabilities, kind="stable")

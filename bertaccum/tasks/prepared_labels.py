@@ -25,9 +25,7 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     """Return the labels of a data folder, from its manifest or else from its train.tsv.
 
     Args:
-      folder: The data folder.
       task: Kind of task; None for that of the manifest, or of what the labels of train.tsv suit.
-      note: Called with a sentence about labels of a train.tsv without manifest.
 
     Raises:
       ConfigError: The manifest says that the folder was prepared for another task, or there is

@@ -42,7 +42,6 @@ def class_scores(
     """Return the scores of each class.
 
     Args:
-      names: Names of the classes.
       labels, predictions: Class numbers [examples], or for several labels 0 or 1
         [examples, classes].
     """

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 class Decoding:
     """How logits become predictions; fitted on dev.tsv and saved with a model.
 
-    Args:
-      temperature: Number by which the logits are divided.
-      thresholds: For each label of a multi-label task, the probability from which the label is
-        predicted; None for 0.5 for every label.
-
     Raises:
       ValueError: A value is not a valid number.
     """
 
-    temperature: float = 1.0
+    temperature: float = 1.0  # Number by which the logits are divided.
+    # For each label of a multi-label task, the probability from which the label is predicted; None
+    # for 0.5 for every label.
     thresholds: list[float] | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +56,6 @@ class Task(Protocol):
       metrics: Metrics that can select the best checkpoint; the first is the default.
       options: Options that suit only some tasks, and that suit this one.
       label_shape: Shape of the label of one example; None for a dimension that varies.
-      label_dtype: Data type of labels.
     """
 
     metrics: ClassVar[tuple[str, ...]]
@@ -89,8 +85,6 @@ class Task(Protocol):
 
         Args:
           tsv: Path of the table, for error messages.
-          table: Table that `read_tsv` returned.
-          separator: Separates the labels in a cell.
           by_name: Whether the table contains names of classes instead of their labels in the TSV.
 
         Raises:

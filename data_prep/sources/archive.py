@@ -49,12 +49,10 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
     """Check an archive's SHA-256, and return it in hexadecimal.
 
     Args:
-      archive: The user's file.
       allow_unverified: Whether to accept a checksum other than the one that tensorflow-datasets
         records.
 
     Raises:
-      InputError: The file cannot be read.
       ConfigError: The checksum differs from the recorded one, and `allow_unverified` is False.
     """
     found, recorded = sha256(archive), recorded_download()
@@ -110,10 +108,8 @@ def rewrite(archive: Path, target: Path) -> None:
 
 
 def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], folder: Path) -> None:
-    """Add a member to a tar file; write its lines to a temporary file in `folder` first.
-
-    A tar member starts with its size, which is unknown until all lines are written.
-    """
+    """Add a member to a tar file; write its lines to a temporary file in `folder` first."""
+    # A tar member starts with its size, which is unknown until all lines are written.
     csv = folder / Path(name).name
     with csv.open("wb") as plain:
         plain.writelines(line + b"\n" for line in lines)

@@ -38,7 +38,6 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
 
     Raises:
       ConfigError: There is no such data set.
-      InputError: A file is missing.
     """
     task = _task_of(config)
     options: dict[str, Any] = {"dataset": task.name}
@@ -54,7 +53,6 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
 
     Raises:
       ConfigError: There is no such data set.
-      InputError: A file is missing.
     """
     task = _task_of(config)
     parts = _parts(config, task, note)
@@ -170,11 +168,7 @@ def _xnli_parts(root: Path, language: str, note: Note) -> dict[str, Part]:
 
 
 def _language_rows(path: Path, language: str) -> Iterator[Row]:
-    """Yield the rows of XNLI's dev or test file in one language.
-
-    Raises:
-      InputError: The file has no such rows, or a row cannot be used.
-    """
+    """Yield the rows of XNLI's dev or test file in one language."""
     found: set[str] = set()
 
     def is_wanted(cells: list[str]) -> bool:

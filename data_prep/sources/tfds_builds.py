@@ -64,12 +64,6 @@ class _ReportingBar:
     """A replacement for tqdm's bar that reports to a callback.
 
     It has only the methods that tensorflow-datasets calls.
-
-    Args:
-      progress: Called at every change.
-      iterable: Items to iterate over, if any.
-      desc: Description of the bar. Nothing is reported unless it is one that `_doing` knows.
-      total: Expected final count, or None.
     """
 
     def __init__(
@@ -110,7 +104,6 @@ def explained(what: str, otherwise: str) -> Iterator[None]:
     """Convert the known exceptions of a download into errors with a hint.
 
     Args:
-      what: The URL or the name of the data set.
       otherwise: What the user can do without a network, for the hint.
     """
     import requests

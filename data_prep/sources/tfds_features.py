@@ -31,19 +31,12 @@ _PAIRS = (
 
 @dataclass(frozen=True)
 class Chosen:
-    """The features that `prepare` reads.
+    """The features that `prepare` reads."""
 
-    Args:
-      texts: The feature of the text, or those of the two texts of a pair.
-      labels: The feature of the label, or one feature for each label.
-      kind: What the label is: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
-      names: Names of the classes in the order of the class numbers; may be empty.
-    """
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    kind: str
-    names: tuple[str, ...]
+    texts: tuple[str, ...]  # The feature of the text, or those of the two texts of a pair.
+    labels: tuple[str, ...]  # The feature of the label, or one feature for each label.
+    kind: str  # What the label is: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
+    names: tuple[str, ...]  # Names of the classes in the order of the class numbers; may be empty.
 
 
 def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
@@ -51,7 +44,6 @@ def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
 
     Args:
       features: The features of the data set, keyed by name.
-      config: Options of `prepare`.
 
     Raises:
       ConfigError: An option names no suitable feature, or it is not obvious which one to read.

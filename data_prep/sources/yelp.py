@@ -39,7 +39,6 @@ def yelp_options(config: PrepareConfig) -> dict[str, str]:
 
     Raises:
       ConfigError: The user's archive is not the recorded one, and the options do not allow that.
-      InputError: The user's archive cannot be read.
     """
     if config.archive is None:
         return {"archive_sha256": recorded_download().sha256}
@@ -53,7 +52,6 @@ def yelp_source(config: PrepareConfig, progress: Progress, _: Note) -> Iterator[
 
     Args:
       config: Options of `prepare`. The caller has already checked the archive's checksum.
-      progress: Called during the download, the conversion and the reading.
 
     Yields:
       The source. Its rows can be read only inside the `with` block.
@@ -81,11 +79,9 @@ def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Pro
 
 
 def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
-    """Build from another archive inside `folder`, so that the user's cache does not keep its rows.
-
-    tensorflow-datasets also checks the checksum of files in the manual folder, so the expected
-    checksum is replaced with that of our copy during this build.
-    """
+    """Build from another archive in `folder`, so that the user's cache does not keep its rows."""
+    # tensorflow-datasets also checks the checksum of files in the manual folder, so the expected
+    # checksum is replaced with that of our copy during this build.
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import compute_url_info
 
@@ -99,13 +95,7 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
 
 
 def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -> Any:
-    """Return the builder after it has prepared the data set.
-
-    Args:
-      progress: Called during the download and the conversion.
-      data_dir: Folder for the prepared data set. None uses the default folder.
-      options: Fields of `DownloadConfig`.
-    """
+    """Return the builder after it has prepared the data set."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_cls(DATASET)(data_dir=data_dir or data_folder())

@@ -25,36 +25,29 @@ _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
 
 @dataclass(frozen=True)
 class Reading:
-    """Options for reading a table.
+    """Options for reading a table."""
 
-    Args:
-      text_column: Name of the text column, or its number counted from 1.
-      label_column: Name or number of the class column. None reads texts without classes.
-      text_pair_column: Name or number of the column with the second text of each pair. None
-        reads `text_pair` if there is such a column, and single texts otherwise.
-      delimiter: Character that separates the columns. None detects it.
-      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
-        otherwise.
-      weight_column: Name or number of the column with the weight of each row. None reads no
-        weights, except those of a file that `prepare` wrote.
-      label_columns: Names or numbers of columns that contain 1 if the label with the column's name
-        applies to the row, else 0. They replace `label_column`.
-      label_separator: Separates the labels of a row; it joins those of `label_columns`.
-      weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
-      several_labels: Whether a row may have any number of labels.
-      of_test_file: Whether errors name the options of `test_file`, such as `test_text_column`.
-    """
-
-    text_column: str = TEXT
+    text_column: str = TEXT  # Name of the text column, or its number counted from 1.
+    # Name or number of the class column. None reads texts without classes.
     label_column: str | None = LABEL
-    delimiter: str | None = None
+    delimiter: str | None = None  # Character that separates the columns. None detects it.
+    # Python's name for the encoding. None means UTF-8, unless a byte order mark says otherwise.
     encoding: str | None = None
+    # Name or number of the column with the second text of each pair. None reads `text_pair` if
+    # there is such a column, and single texts otherwise.
     text_pair_column: str | None = None
+    # Name or number of the column with the weight of each row. None reads no weights, except those
+    # of a file that `prepare` wrote.
     weight_column: str | None = None
+    # Names or numbers of columns that contain 1 if the label with the column's name applies to the
+    # row, else 0. They replace `label_column`.
     label_columns: tuple[str, ...] = ()
+    # Separates the labels of a row; it joins those of `label_columns`.
     label_separator: str = LABEL_SEPARATOR
+    # Whether a column named `weight` contains weights if `weight_column` is None.
     weight_if_named: bool = False
-    several_labels: bool = False
+    several_labels: bool = False  # Whether a row may have any number of labels.
+    # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
     @property
@@ -91,7 +84,6 @@ def reading_of(config: Any, **others: Any) -> Reading:
 
     Args:
       config: Options of the command, some of which have the names of fields of `Reading`.
-      others: Fields of `Reading` that are not options of the command.
     """
     shared = field_names(Reading) & field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
@@ -101,25 +93,15 @@ def reading_of(config: Any, **others: Any) -> Reading:
 
 
 class Picks(NamedTuple):
-    """Positions of the requested columns, counted from 0.
-
-    Attributes:
-      text: The text.
-      label: The label, or None.
-      pair: The second text, or None.
-      weight: The weight, or None.
-      flags: The name and the position of each column of 0 and 1.
-      separator: Joins the names of the columns that contain 1.
-      several_labels: Whether a row may have any number of labels.
-    """
+    """Positions of the requested columns, counted from 0."""
 
     text: int
-    label: int | None = None
-    pair: int | None = None
-    weight: int | None = None
-    flags: tuple[tuple[str, int], ...] = ()
-    separator: str = LABEL_SEPARATOR
-    several_labels: bool = False
+    label: int | None = None  # The label, or None.
+    pair: int | None = None  # The second text, or None.
+    weight: int | None = None  # The weight, or None.
+    flags: tuple[tuple[str, int], ...] = ()  # The name and the position of each column of 0 and 1.
+    separator: str = LABEL_SEPARATOR  # Joins the names of the columns that contain 1.
+    several_labels: bool = False  # Whether a row may have any number of labels.
 
     @property
     def used(self) -> list[int]:
@@ -134,8 +116,6 @@ def named_picks(
     """Find the requested columns in the header of a file.
 
     Args:
-      names: The names of all columns.
-      reading: The requested columns.
       path: The file, for error messages.
       prepared: Whether `prepare` wrote the file; it may then have no labels, and its weights are
         read.
@@ -223,9 +203,7 @@ def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, pa
     """Return the example in a row of a table.
 
     Args:
-      row: The number of the row.
       cells: The cells by their positions; only those in `picks` are needed.
-      picks: The positions of the requested columns.
       path: The file, for error messages.
 
     Raises:

@@ -19,13 +19,7 @@ FASTTEXT_PREFIX = "__label__"  # It precedes classes, so it is not a column name
 
 
 class _Column:
-    """Statistics of one column that tell whether its first cell is a name.
-
-    Attributes:
-      first: The column's first cell, without surrounding spaces.
-      recurs: Whether a later cell equals the first cell, which is not empty.
-      is_numeric: Whether all later cells are numbers.
-    """
+    """Statistics of one column that tell whether its first cell is a name."""
 
     def __init__(self, first: str) -> None:
         self.first, self.recurs, self.is_numeric = first, False, True

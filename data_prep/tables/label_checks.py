@@ -21,10 +21,6 @@ from data_prep.tables.spellings import finite_number, flags_remedy, number_remed
 def likely_task(cells: Collection[str], where: str | Path) -> str:
     """Return the kind of task that the cells of a label column suit.
 
-    Args:
-      cells: The different cells of the training rows.
-      where: The file or the name of the data set that contains them.
-
     Returns:
       multi-label if a cell contains a list of several labels, else classification.
 
@@ -81,10 +77,7 @@ def check_labels(
     """Check that cells have the same format, and that classes that are numbers are finite.
 
     Args:
-      found: The format of the cells.
-      labels: The labels in each of the different cells.
       rows: The number of a row where each cell occurs.
-      where: The file or the name of the data set that contains them.
 
     Raises:
       InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are

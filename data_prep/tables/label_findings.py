@@ -20,10 +20,7 @@ def format_notes(
     """Yield sentences about the label column that the user's options do not say.
 
     Args:
-      found: How cells contain labels.
-      kind: The kind of task of the labels.
       task: The kind of task that the user wants, or None.
-      separator: The separator that the user wants.
     """
     if kind == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
@@ -47,7 +44,6 @@ def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int
     """Return the spellings of each class that has several, or one with invisible characters.
 
     Args:
-      kind: The labels of the training rows.
       parts: The training rows, and others whose labels `label_cells` accepts.
 
     Returns:

@@ -39,17 +39,13 @@ _USUAL = (None, False, 0, _DEFAULT)
 
 @dataclass(frozen=True)
 class LabelFormat:
-    """How the cells of a label column contain labels.
+    """How the cells of a label column contain labels."""
 
-    Args:
-      separator: Separates the labels of a cell that is not a list. None if it is one label.
-      lists: Whether cells contain lists. None if some cells of a column decide this for all.
-      flags: The number of labels if cells contain 0 or 1 for each of them, else 0.
-    """
-
+    # Separates the labels of a cell that is not a list. None if it is one label.
     separator: str | None = None
+    # Whether cells contain lists. None if some cells of a column decide this for all.
     lists: bool | None = None
-    flags: int = 0
+    flags: int = 0  # The number of labels if cells contain 0 or 1 for each of them, else 0.
 
     def record(self) -> dict[str, Any]:
         """Return the fields that differ from the plain format, for files that are read later."""
@@ -81,9 +77,7 @@ def class_format(
     """Return how a column with one label in each row contains it.
 
     Args:
-      cells: The different cells.
       classes: The number of known classes; 0 if it is unknown.
-      known: The format of the training rows.
     """
     found = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
     return replace(found, flags=known.flags or _flags(found, cells, classes))
@@ -99,14 +93,12 @@ def set_format(
     """Return how a column with any number of labels in each row contains them.
 
     Args:
-      cells: The different cells.
       separator: Separates labels. If it is the default, that of the training rows is used if it
         occurs. If neither occurs, another one is used if most labels that it separates are known
         or, without `find`, also occur elsewhere.
       classes: The number of known classes; 0 if it is unknown, and None if a list such as [0, 1]
         consists of class numbers.
       find: Returns the known class that a label means, or None.
-      known: The format of the training rows.
     """
     found = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
     plain = [cell for cell in cells if not found.lists or list_in(cell) is None]
@@ -192,12 +184,10 @@ def _switch(item: str) -> float | None:
 
 
 def _flags(found: LabelFormat, cells: Collection[str], classes: int | None) -> int:
-    """Return the number of labels if each list contains 0 or 1 for each of them, else 0.
-
-    Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
-    numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
-    does a length that is the number of classes if there are only lists.
-    """
+    """Return the number of labels if each list contains 0 or 1 for each of them, else 0."""
+    # Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
+    # numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
+    # does a length that is the number of classes if there are only lists.
     labels = found.labels_in(cells)
     own = [tuple(map(_switch, labels[c])) for c in cells if not found.lists or list_in(c)]
     sizes = set(map(len, own))

@@ -28,7 +28,6 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
     Args:
       source: The source. If it has no `order`, labels are sorted: by value if all are integers,
         otherwise as strings.
-      rows: The training rows.
       task: The kind of task. None means what the labels suit; see `likely_task`.
       as_written: Whether different spellings are different classes; see `spellings.merged`.
 
@@ -45,11 +44,7 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
-    """Return the cell of each row; rows with the same label share one object.
-
-    Raises:
-      InputError: A label cannot be used.
-    """
+    """Return the cell of each row; rows with the same label share one object."""
     labels = kind.format.labels_in(rows.classes)
     by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
     return [by_code[code] for code in rows.codes]
@@ -88,14 +83,7 @@ def _unknown(found: LabelFormat, label: str, part: Part, row: int) -> InputError
 
 
 class _Classes:
-    """One class for each row.
-
-    Attributes:
-      task: The kind of task.
-      labels: Source labels in the order of the class numbers; empty for scores.
-      format: How a cell of the source contains labels.
-      find: Returns the one of `labels` that another spelling of it means, or None.
-    """
+    """One class for each row."""
 
     task = CLASSIFICATION
 
@@ -116,16 +104,7 @@ class _Classes:
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
-        """Return the cell to write for a row.
-
-        Args:
-          labels: The labels of the row in the source.
-          part: The source of the row, for error messages.
-          row: The number of the row, for error messages.
-
-        Raises:
-          InputError: The label cannot be used.
-        """
+        """Return the cell to write for a row."""
         if len(labels) != 1:
             several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
             remedy = (

@@ -68,11 +68,7 @@ def original_of(path: Path, folder: Path) -> Path | None:
 
 
 def manifest_of(path: Path) -> dict[str, Any] | None:
-    """Return the manifest that lists a file, or None if `prepare` did not write the file.
-
-    Raises:
-      InputError: The manifest is damaged.
-    """
+    """Return the manifest that lists a file, or None if `prepare` did not write the file."""
     return read_manifest(path.parent) if is_prepared(path) else None
 
 
@@ -90,7 +86,6 @@ def earlier_manifest(folder: Path) -> dict[str, Any] | None:
 
     Raises:
       ConfigError: `prepare` did not write the files in the folder.
-      InputError: The manifest is damaged.
     """
     if not folder.exists():
         return None
@@ -110,9 +105,6 @@ def is_unchanged(
     """Return whether the folder already contains the files that these options would produce.
 
     Args:
-      folder: The output folder.
-      earlier: The manifest of the folder.
-      options: The options and input checksums that determine the files.
       overwrite: Whether files that `prepare` wrote earlier may be replaced.
 
     Returns:

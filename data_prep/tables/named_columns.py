@@ -54,13 +54,7 @@ def json_cells(
     """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
     Args:
-      path: The file.
-      encoding: Python's name for the encoding.
-      names: The keys.
       label: The one of them whose value may be a list of labels, which becomes a list of JSON.
-
-    Raises:
-      InputError: A line is not a JSON object, a key is missing, or a value cannot be text.
     """
     for row, record in _objects(path, encoding):
         for name in names:
@@ -71,10 +65,8 @@ def json_cells(
 
 
 def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of the fields of objects in an object.
-
-    The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
-    """
+    """Yield the names of the fields of objects in an object."""
+    # The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
     for key, value in record.items():
         if isinstance(value, dict) and prefix.count(".") < _DEEPEST:
             for name in value:
@@ -83,10 +75,8 @@ def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _value(record: dict[str, Any], name: str) -> Any:
-    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority.
-
-    If an object that contains the field is null, so is the field.
-    """
+    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority."""
+    # If an object that contains the field is null, so is the field.
     if name in record:
         return record[name]
     for dot in (at for at, character in enumerate(name) if character == "."):
@@ -124,11 +114,7 @@ def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, 
 
 
 def parquet_names(path: Path) -> list[str]:
-    """Return the names of the file's columns.
-
-    Raises:
-      InputError: The file is damaged, two columns have the same name, or pyarrow is not installed.
-    """
+    """Return the names of the file's columns."""
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
         nested = [name for field in file.schema_arrow for name in _fields(field)]
@@ -154,12 +140,7 @@ def parquet_cells(
     """Yield the number of each row, from 1, and its values in the columns `names`, as text.
 
     Args:
-      path: The file.
-      names: The columns.
       label: The one of them whose value may be a list of labels, which becomes a list of JSON.
-
-    Raises:
-      InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
     """
     with _opened(path) as file:
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
@@ -189,11 +170,7 @@ def _opened(path: Path) -> Iterator[Any]:
 def _cells(
     record: dict[str, Any], names: Sequence[str], path: Path, row: int, label: str | None
 ) -> list[str]:
-    """Return the values of the fields `names` as text; a list of labels as JSON.
-
-    Raises:
-      InputError: A value, or an item of a list, is not suitable for `_text`.
-    """
+    """Return the values of the fields `names` as text; a list of labels as JSON."""
 
     def cell(name: str) -> str:
         value = _value(record, name)
@@ -205,11 +182,7 @@ def _cells(
 
 
 def _text(value: Any, name: str, path: Path, row: int) -> str:
-    """Return a value as text: Booleans as `true` and `false`, null as an empty string.
-
-    Raises:
-      InputError: The value is not a str, bool, finite number or None.
-    """
+    """Return a value as text: Booleans as `true` and `false`, null as an empty string."""
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
     if value is None:

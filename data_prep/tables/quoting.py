@@ -54,8 +54,6 @@ def quoted_records(
     Blank lines are skipped.
 
     Args:
-      lines: The lines of the file.
-      delimiter: Character that separates the columns.
       path: The file, for error messages.
       escaped: Whether a backslash escapes a double quote, delimiter, line break or backslash.
 
@@ -97,7 +95,6 @@ def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 
     Args:
       lines: Returns an iterator over the file's lines; called more than once.
-      delimiter: Character that separates the columns.
       path: The file, for error messages.
     """
     if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
@@ -127,7 +124,6 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 
     Args:
       lines: Returns an iterator over the file's lines; called more than once.
-      delimiter: Character that separates the columns.
       path: The file, for error messages.
 
     Raises:
@@ -154,16 +150,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Find the first quoted field that contains a line that looks like a row.
-
-    Args:
-      swallowed: The numbers of the lines inside quoted fields, each mapped to the number of the
-        line where the field starts.
-      records: The number and the fields of each line, split without quoting.
-
-    Returns:
-      The number of the line where the field starts, or None if no line looks like a row.
-    """
+    """Find the first quoted field that contains a line that looks like a row."""
     cells: dict[int, set[str]] = {}
     suspects = []
     for row, fields in records:
@@ -189,26 +176,20 @@ def _refuse(row: int | None, path: Path) -> None:
 
 @dataclass
 class _Survey:
-    """Statistics of all records of a quoted file.
+    """Statistics of all records of a quoted file."""
 
-    Args:
-      delimiter: Character that separates the columns.
-      spans: Whether a field spans several lines.
-      swallowed: The numbers of the continuation lines of fields that contain the delimiter, each
-        mapped to the number of the line where its field starts.
-      as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
-        break or a double quote.
-      with_commas: Whether the enclosed fields are exactly those that contain the delimiter, a line
-        break, a double quote or a comma.
-      whole_columns: Whether the same columns are enclosed in every row below the first.
-    """
-
-    delimiter: str
-    spans: bool = False
+    delimiter: str  # Character that separates the columns.
+    spans: bool = False  # Whether a field spans several lines.
+    # The numbers of the continuation lines of fields that contain the delimiter, each mapped to the
+    # number of the line where its field starts.
     swallowed: dict[int, int] = field(default_factory=dict)
+    # Whether the enclosed fields are exactly those that contain the delimiter, a line break or a
+    # double quote.
     as_needed: bool = True
+    # Whether the enclosed fields are exactly those that contain the delimiter, a line break, a
+    # double quote or a comma.
     with_commas: bool = True
-    whole_columns: bool = True
+    whole_columns: bool = True  # Whether the same columns are enclosed in every row below the first
     _columns: list[bool] | None = None
 
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:

@@ -94,9 +94,6 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
     their Unicode form, or if they are the same whole number, such as `1`, `1.0` and `+1`. Codes
     such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes.
 
-    Args:
-      counts: The number of rows with each label.
-
     Returns:
       The name of each label's class. Of spellings that are equally frequent, the name is one in the
       form NFC, without stray characters, and the shortest of them.
@@ -117,7 +114,6 @@ def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[st
     """Return a function that finds the class that a label spells.
 
     Args:
-      names: The names of the classes.
       as_written: Whether each other spelling is another label.
 
     Returns:

@@ -53,14 +53,12 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
         described in `class_texts`. Files of text may be compressed with gzip, or be the only file
         in a zip archive; a folder may be a zip archive.
       reading: Options for reading; None uses the defaults.
-      note: Called with sentences about the delimiter, quoting, encoding and header that were found.
 
     Yields:
       The examples in order, without blank lines.
 
     Raises:
       ConfigError: An option does not fit the file.
-      InputError: The file or one of its rows cannot be used.
     """
     reading = reading or Reading()
     if root := class_root(path):

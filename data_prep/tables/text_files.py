@@ -49,9 +49,6 @@ def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterat
 
     Yields:
       (row, line): The row, counted from 1, and the line with its line ending.
-
-    Raises:
-      InputError: The file is missing, unreadable, not text, or not in this encoding.
     """
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
@@ -70,11 +67,9 @@ def _marked(head: bytes) -> str | None:
 
 
 def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line.
-
-    The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half of
-    another character, so lines are split after decoding.
-    """
+    """Yield the number and the text of each line."""
+    # The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half
+    # of another character, so lines are split after decoding.
     decoder, row, rest, end = codecs.getincrementaldecoder(codec)(), 1, "", "\n"
     for raw in iter(partial(file.readline, LONGEST), b""):
         has_end, is_long = raw.endswith(b"\n"), len(raw) == LONGEST
@@ -158,9 +153,6 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
 
     Yields:
       The open binary file.
-
-    Raises:
-      InputError: The file cannot be read or unpacked, or its first bytes show that it is not text.
     """
     name = Path(str(path))
     with open_input(path) if isinstance(path, Path) else nullcontext() as file:
@@ -209,15 +201,7 @@ def ending(path: Path | zipfile.Path) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """The contents of a compressed file, which must not be far larger than the file.
-
-    Args:
-      contents: The contents.
-      path: Path of the compressed file. The contents of a pipe may have any size.
-
-    Raises:
-      InputError: The contents are too large; raised while they are read.
-    """
+    """The contents of a compressed file, which must not be far larger than the file."""
 
     def __init__(self, contents: gzip.GzipFile | IO[bytes], path: Path) -> None:
         self._contents, self._path, self._read = contents, path, 0
@@ -254,11 +238,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
 
 
 def zip_members(path: Path) -> tuple[zipfile.ZipFile | None, list[str]]:
-    """Return the zip archive at a path and the names of its files; None if it is another file.
-
-    Raises:
-      InputError: The archive is damaged, or is a document of an Office program.
-    """
+    """Return the zip archive at a path and the names of its files; None if it is another file."""
     if not path.is_file():
         return None, []
     with open_input(path) as file:

@@ -26,12 +26,9 @@ def read_texts(
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
         contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
         stdin, with one text per line.
-      reading: Options for reading.
-      note: Called with sentences about the format of a table.
 
     Raises:
       ConfigError: The file has no such column.
-      InputError: The file or one of its rows cannot be used.
     """
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)

@@ -29,9 +29,7 @@ def read_tsv(
     """Read a TSV in either layout, or any other table.
 
     Args:
-      path: The file.
       reading: Options for reading; None uses the defaults.
-      note: Called with sentences about the file's format, unless `prepare` wrote it.
 
     Returns:
       A DataFrame with the columns `row` (int, line or record of the file, counted from 1), `label`
@@ -40,7 +38,6 @@ def read_tsv(
 
     Raises:
       ConfigError: An option does not fit the file.
-      InputError: The file or one of its rows cannot be used, or there are no rows.
     """
     rows = list(read_rows(Path(path), reading, note))
     if not rows:
@@ -51,11 +48,7 @@ def read_tsv(
 
 
 def default_split(folder: Path) -> str:
-    """Return the split that evaluation uses by default: test if it has labels, else dev.
-
-    Raises:
-      InputError: test.tsv cannot be used.
-    """
+    """Return the split that evaluation uses by default: test if it has labels, else dev."""
     test = folder / "test.tsv"
     first = next(read_rows(test), None) if test.is_file() else None
     return "dev" if first is None or first.label is None else "test"
@@ -71,7 +64,6 @@ def write_tsv(
     """Write one split to a file.
 
     Args:
-      path: The file to create.
       split: The name of the split. In the cola layout a test file has no labels.
       rows: For each row, in order, the cell of its label and its other cells in UTF-8, separated by
         tabs. The label is None if no row has one.

@@ -83,10 +83,8 @@ def compared(values: dict[str, Any]) -> None:
 
 
 def _differing(option: str, values: Sequence[Any]) -> list[str]:
-    """Return the table row of an option that differs between runs.
-
-    On a terminal, the folder that all values share is moved to the first cell.
-    """
+    """Return the table row of an option that differs between runs."""
+    # On a terminal, the folder that all values share is moved to the first cell.
     cells = ["" if value is None else str(value) for value in values]
     folder, below = without_common_folder(cells) if is_limited() else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]

@@ -23,11 +23,7 @@ _CONFLICTS = {
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
-    """Return one line for each problem in the data that a user should know about.
-
-    Args:
-      manifest: The manifest of the data folder.
-    """
+    """Return one line for each problem in the data that a user should know about."""
     found = manifest["findings"]
     lines = [
         *_duplicates(found, manifest),

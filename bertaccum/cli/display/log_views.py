@@ -18,12 +18,7 @@ from bertaccum.training.events import Event, Started, Updated
 
 
 class _Log(View):
-    """A view that shows progress at intervals.
-
-    Args:
-      seconds: The minimum time between two reports of progress.
-      verbose: As for `View`.
-    """
+    """A view that shows progress at intervals."""
 
     def __init__(self, seconds: float, verbose: bool = False) -> None:
         super().__init__(verbose)

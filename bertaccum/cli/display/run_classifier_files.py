@@ -42,7 +42,6 @@ def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None
     the classes or, for a regression, the predicted number.
 
     Args:
-      file: The file to write to.
       found: The predictions, in the order of the texts.
       table: Path of the table whose texts are predicted, if any.
 
@@ -61,14 +60,7 @@ def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None
 
 
 def _glue_labels(table: str | None) -> dict[str, str] | None:
-    """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None.
-
-    Args:
-      table: Path of the table whose texts are predicted.
-
-    Returns:
-      The label of each class in a submission, by name; empty if the submission contains scores.
-    """
+    """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None."""
     if table is None:
         return None
     manifest = manifest_of(Path(table)) or {}
@@ -103,7 +95,6 @@ def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
     over all examples.
 
     Args:
-      file: The file to write to.
       evaluated: The fields of the result of `bertaccum.evaluate`. `update`, if known, becomes
         `global_step`.
     """

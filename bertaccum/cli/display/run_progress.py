@@ -39,7 +39,6 @@ class Track:
     """The current statistics of a run, such as its loss and speed.
 
     Attributes:
-      loss: The smoothed training loss.
       speed: The smoothed number of examples per second, excluding evaluations.
     """
 

@@ -32,12 +32,7 @@ def runs(outlines: list[dict[str, Any]]) -> None:
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
-    """Return the table row of a run, without its name.
-
-    Args:
-      row: The outline of the run.
-      mixed: Whether to add the name of the metric, because the runs use different ones.
-    """
+    """Return the table row of a run, without its name."""
     best = row["best_metric"] or {}
     named = f" {LABELS[row['best_by']]}" if mixed else ""
     return [
@@ -86,8 +81,6 @@ def finished(summary: dict[str, Any], folder: str, seconds: float) -> None:
     """Print the result of `bertaccum train`.
 
     Args:
-      summary: The summary of the run.
-      folder: Its folder.
       seconds: The duration of the command, which includes loading, planning and compiling.
     """
     metric = summary["best_by"]

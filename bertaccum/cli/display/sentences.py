@@ -70,7 +70,6 @@ def wrapped(line: str, width: int, indent: int = 0) -> str:
     Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
 
     Args:
-      line: The line.
       width: The maximum width; 0 if there is no limit.
       indent: The number of spaces before the second line and all later ones.
     """
@@ -124,7 +123,6 @@ def result(text: str, indent: int | None = None) -> None:
     """Write a line of results to stdout.
 
     Args:
-      text: The line.
       indent: On a terminal, wrap the line between words, and indent all lines but the first one by
         this number of spaces; None writes it as it is.
     """
@@ -137,7 +135,6 @@ def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
     """Print a result as JSON on stdout.
 
     Args:
-      values: The result.
       indent: The indentation in spaces; None prints one line.
     """
     with naming_stdout():
@@ -254,8 +251,6 @@ def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) 
     """Return the message for an evaluation, in one line.
 
     Args:
-      event: The evaluation.
-      best_by: The metric that selects the best checkpoint.
       first: Whether to add the majority baseline, which is constant during a run.
     """
     remarks = ["best so far" if event.best else "", metrics.one_class(event.scores)]
@@ -280,7 +275,6 @@ def stopped(event: Stopped, again: bool = False) -> str:
     """Return the message for a run that a signal stopped.
 
     Args:
-      event: The `Stopped` event.
       again: Whether the same command, run again, resumes the run.
     """
     if again or event.workers > 1:

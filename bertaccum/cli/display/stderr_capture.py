@@ -35,9 +35,6 @@ class Capture:
     twice. (If this process is the first one of a container, the operating system ends the second
     process with it.)
 
-    Attributes:
-      stderr: The stream that still reaches the user.
-
     Args:
       show: Called in another thread with each line, soon after the line is written.
 

@@ -32,10 +32,8 @@ Column = Sequence[str]
 
 
 def _stdout() -> Console:
-    """Return a console as wide as the terminal.
-
-    The width is unlimited if stdout is not a terminal.
-    """
+    """Return a console as wide as the terminal."""
+    # The width is unlimited if stdout is not a terminal.
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _NO_LIMIT
@@ -65,8 +63,6 @@ def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table |
     A table with a box is easier to read, but wider.
 
     Args:
-      columns: The name and the cells of each column.
-      width: The width in terminal cells.
       boxed: Whether to draw a box if there is room for it.
     """
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
@@ -83,8 +79,6 @@ def fitted(
 
     Args:
       head: The names of the columns. The first column is never left out.
-      rows: The rows of cells.
-      width: The width in terminal cells.
       least: The columns to leave out first, in this order; the others follow from the right.
       boxed: Whether to draw a box if there is room for it.
     """
@@ -106,8 +100,6 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     """Print a table without the columns that do not fit, and a line that names these columns.
 
     Args:
-      head: The names of the columns.
-      rows: The rows of cells.
       least: The columns to leave out first, in this order.
     """
     console = _stdout()

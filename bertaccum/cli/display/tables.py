@@ -167,10 +167,8 @@ def _class_counts(of: Mapping[str, Any], columns: int) -> list[str]:
 
 
 def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None:
-    """Print a row with the totals, then one row for each of the most frequent classes.
-
-    The classes are sorted by the counts of the first split.
-    """
+    """Print a row with the totals, then one row for each of the most frequent classes."""
+    # The classes are sorted by the counts of the first split.
     splits = [of.get("classes", {}) for of in counts.values()]
     per_class = [[of.get(label) for of in splits] for label in labels]
     found = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))

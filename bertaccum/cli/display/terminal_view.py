@@ -55,7 +55,6 @@ class Live(View):
 
     Args:
       console: The console to write to; by default a console for stderr.
-      verbose: As for `View`.
     """
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:

@@ -49,8 +49,6 @@ class View:
         """Show the progress of a phase.
 
         Args:
-          what: The name of the phase.
-          done: The amount of finished work.
           total: The total amount of work; None if it is unknown.
         """
 
