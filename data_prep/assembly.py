@@ -45,11 +45,7 @@ class Assembled:
 def assemble(
     source: Source, config: PrepareConfig, progress: Progress, note: Note = unheard
 ) -> Assembled:
-    """Read all rows of a source, and split the training rows.
-
-    Raises:
-      ConfigError: `task` is needed, or the layout cannot hold the rows.
-    """
+    """Read all rows of a source, and split the training rows."""
     rows = gather(source.train, "training", progress)
     given = {name: gather(rows, name, progress) for name, rows in source.given.items()}
     _check_pairs(source, rows, given)
@@ -88,12 +84,7 @@ def default_dev_fraction(rows: int, test_fraction: float) -> float:
 def split_of(
     rows: Rows, cells: Sequence[bytes] | None, wanted: Sequence[int] | None = None
 ) -> SplitRows:
-    """Return the rows of a split.
-
-    Args:
-      cells: The cell of the label of each row, or None if the rows have no labels.
-      wanted: The positions of the rows of the split, in order. None means all rows.
-    """
+    """Return the rows of a split: all rows, or those at the positions `wanted`, in order."""
     wanted = range(len(rows.texts)) if wanted is None else wanted
     columns = [TEXT, PAIR][: 1 + rows.pairs] + [WEIGHT] * bool(rows.weights)
     texts = [rows.texts[row] for row in wanted]

@@ -29,7 +29,6 @@ def rows_to_keep(
     """Return the numbers, counted from 0, of the training rows to keep, in ascending order.
 
     Args:
-      test_texts: The texts of the test set and other given splits; may be empty.
       drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
         True also drops the rows whose text occurs in an earlier row.
     """
@@ -45,10 +44,6 @@ def rows_to_keep(
 
 def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> dict[str, Any]:
     """Return counts of unusual rows, for the manifest.
-
-    Args:
-      given: The splits that are not made from the training set, keyed by name.
-      cells: The label of each training row, as it is written.
 
     Returns:
       A dict with these keys:
@@ -92,13 +87,9 @@ def _empty(rows: Rows) -> dict[str, int]:
 
 
 def estimated_lengths(texts: Sequence[bytes]) -> dict[str, Any]:
-    """Estimate the lengths of texts in tokens, before a vocabulary is chosen.
+    """Estimate the lengths of texts in UTF-8 in tokens, before a vocabulary is chosen.
 
-    Args:
-      texts: Texts in UTF-8.
-
-    Returns:
-      The `median`, and in `longer_than` the fraction of texts above each of three lengths.
+    `longer_than` has the fraction of texts above each of three lengths.
     """
     step = -(-len(texts) // _COUNTED)
     counts = np.array([len(_WORD.findall(text.decode())) for text in texts[::step]])

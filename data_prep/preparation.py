@@ -81,9 +81,6 @@ def prepare(
       learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for
         `source="sample"`, with the training texts; the vocabulary is written to vocab.txt.
 
-    Returns:
-      The folder and its manifest.
-
     Raises:
       ConfigError: `prepare` must not write to the folder, or an option does not suit the source.
       RunError: The files cannot be written.

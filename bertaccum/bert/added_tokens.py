@@ -2,7 +2,7 @@
 
 These are the tokens that were added to a vocabulary, and unless the tokenizer splits them, the
 special tokens. Source: huggingface/transformers `tokenization_utils_base.py` and
-huggingface/tokenizers `added_vocabulary.rs`. This module does not import TensorFlow.
+huggingface/tokenizers `added_vocabulary.rs`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def added_tokens(
     """Return the added and the special tokens of a tokenizer, each with its `id` and `content`.
 
     Args:
-      entries: Entries of the vocabulary, without added ones.
       numbers: Contents of `added_tokens.json`, the ID of each added token.
-      home: Folder of the tokenizer, for error messages.
       embeddings: Number of the model's embeddings; None if it is unknown. A special token to which
         no file gives an ID gets the next one, and is left out if it has no embedding.
     """
@@ -97,7 +95,6 @@ def with_added_tokens(
     Args:
       added: Added tokens, each with its `id` and `content`.
       split_special: Whether special tokens in texts are split like other words.
-      home: Folder of the tokenizer, for error messages.
     """
     count = sum(token["content"] not in SPECIAL_TOKENS for token in added)
     if count > _MOST_ADDED:

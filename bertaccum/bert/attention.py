@@ -24,20 +24,16 @@ def attention(
 ) -> tf.Tensor:
     """Compute scaled dot-product attention.
 
-    Sources: Vaswani et al. 2017, "Attention Is All You Need"; Dao et al. 2022,
-    "FlashAttention", for the gradient of softmax, which is computed from the output.
+    Sources: Vaswani et al. 2017, "Attention Is All You Need"; Dao et al. 2022, "FlashAttention",
+    for the gradient of softmax, which is computed from the output.
 
     Args:
-      query: Floats [batch, queries, heads, size].
-      key: Floats [batch, keys, heads, size] of the same dtype.
-      value: Floats [batch, keys, heads, size] of the same dtype.
-      bias: Floats [batch, 1, 1, keys] of the same dtype, added to the scores.
+      query: Floats [batch, queries, heads, size], like the result; all floats have the same dtype.
+      key, value: Floats [batch, keys, heads, size].
+      bias: Floats [batch, 1, 1, keys], added to the scores.
       keep: Booleans [batch, heads, queries, keys], false for the attention weights that dropout
         drops. None keeps all of them.
       scale: Factor that multiplies the kept weights.
-
-    Returns:
-      Floats [batch, queries, heads, size] of the same dtype.
     """
     shrink = 1 / math.sqrt(query.shape[-1])
 
@@ -80,10 +76,6 @@ class SelfAttention(tf_keras.layers.Layer):
 
     It has the same weights as Keras' `MultiHeadAttention`, in attributes of the same names, because
     checkpoints identify weights by these names.
-
-    Args:
-      hidden_size: Width of inputs and outputs, a multiple of `num_heads`.
-      kernel_initializer: Function that returns an initializer; called once per kernel.
     """
 
     def __init__(
@@ -109,17 +101,13 @@ class SelfAttention(tf_keras.layers.Layer):
     def call(
         self, queries: tf.Tensor, tokens: tf.Tensor, mask: tf.Tensor, training: bool | None = None
     ) -> tf.Tensor:
-        """Return the attention of `queries` to `tokens`.
+        """Return the attention of `queries` to `tokens`, [batch x queries, hidden].
 
         Args:
           queries: Floats [batch, queries, hidden].
           tokens: Floats [batch, length, hidden] of the same dtype.
-          mask: Numbers [batch, 1 or queries, length], 0 for padding. All queries of an example
-            must have the same mask.
-          training: Whether to apply dropout to the attention weights.
-
-        Returns:
-          Floats [batch x queries, hidden] of the same dtype.
+          mask: Numbers [batch, 1 or queries, length], 0 for padding, the same for all queries of an
+            example.
         """
         rows, (batch, length, _) = rows_of(tokens), sizes_of(tokens)
         of_queries, count = rows, length

@@ -1,4 +1,4 @@
-"""Reader and writer of `bert_config.json`. This module does not import TensorFlow."""
+"""Reader and writer of `bert_config.json`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ def read_bert_config(path: Path) -> EncoderConfig:
 
 
 def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
-    """Return the encoder's dimensions from the contents of a configuration file.
-
-    Args:
-      values: Contents of the file; other keys are ignored.
-      path: Path of the file, for error messages.
-    """
+    """Return the encoder's dimensions from the contents of a configuration file."""
     known = {}
     for field in dataclasses.fields(EncoderConfig):
         if field.name not in values:

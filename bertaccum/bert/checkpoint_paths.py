@@ -1,7 +1,4 @@
-"""Paths by which users name a checkpoint: of its folder, its files or their prefix.
-
-This module does not import TensorFlow.
-"""
+"""Paths by which users name a checkpoint: of its folder, its files or their prefix."""
 
 from __future__ import annotations
 
@@ -59,8 +56,6 @@ def is_run(folder: Path) -> bool:
 
 def prefix_in(folder: Path) -> str:
     """Return the prefix of the checkpoint in a folder: TensorFlow's latest one, else the only one.
-
-    `run_classifier.py` writes several checkpoints to its output folder.
 
     Raises:
       InputError: The folder has several checkpoints.

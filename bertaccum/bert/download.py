@@ -1,8 +1,7 @@
 """Google's released checkpoints: download, verification and unpacking.
 
 An interrupted download resumes where it stopped. A checkpoint appears in the cache only after its
-length, digest, zip checksums and members have been verified. This module does not import
-TensorFlow.
+length, digest, zip checksums and members have been verified.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ def has_preset(preset: str, progress: Progress) -> bool:
 def listed_presets() -> list[dict[str, Any]]:
     """Return a record for each preset: its name, address, digests, dimensions and language.
 
-    `parameters` counts the encoder's weights without biases; `cached` tells whether the checkpoint
-    has been downloaded; `sha256` is empty if no digest was published.
+    `parameters` excludes biases; `sha256` is empty if no digest was published.
     """
     return [
         {
@@ -110,10 +108,6 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
 
     Args:
       digests: SHA-256 that members of the zip must have; None checks none.
-
-    Raises:
-      InputError: The zip is damaged, lacks one of the files, contains another one, or would unpack
-        to far more than its size.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:

@@ -91,7 +91,6 @@ class ExampleDropout(tf_keras.layers.Dropout):
     """A dropout layer that uses the masks of the `dropout_masks` context.
 
     Args:
-      rate: Fraction of values to drop.
       site: Number of this dropout layer in the model; layers with different numbers use different
         rows.
       width: Largest possible size of any axis of the inputs except the first.
@@ -108,7 +107,6 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
         Args:
           inputs: Floats [examples, ..., width]; with `length`, [examples x length, width].
-          training: Whether to apply dropout.
           length: Size of the second axis of inputs whose first two axes are one.
         """
         if not self.rate or not training:
@@ -121,9 +119,6 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
     def keep(self, axes: Sequence[Any], width: Any) -> tuple[tf.Tensor | None, float]:
         """Return the mask and the scale of the kept values, for callers that apply them themselves.
-
-        Args:
-          width: Size of the last axis.
 
         Returns:
           Booleans [examples, *axes, width], true for values to keep, or None if the rate is 0; and
@@ -159,17 +154,14 @@ def draw_masks(
     stream: str = "example",
     run: Callable[[Callable[[], Any]], Any] = lambda draw: draw(),
 ) -> Masks:
-    """Draw the masks of an update.
+    """Return the masks of an update for the examples at `positions`.
 
     Args:
       seed: Seed of the update, two integers.
-      positions: Positions in the window of the examples that this replica processes, [share]
-        int32; None for all.
+      positions: Positions in the window of the examples that this replica processes, [share] int32;
+        None for all.
       stream: "example" or "micro-batch", as in `Masks`.
       run: Calls the function that draws what does not depend on the examples; it may compile it.
-
-    Returns:
-      The masks of the examples at `positions`.
     """
     layers = [part for part in model.submodules if isinstance(part, ExampleDropout) and part.rate]
     width = max((layer.width for layer in layers), default=0)

@@ -35,18 +35,13 @@ def build_encoder(
     first_token_only: bool = False,
     initializer: Initializer | None = None,
 ) -> networks.EncoderScaffold:
-    """Build a BERT encoder.
+    """Build a BERT encoder, from `encoder_inputs` to `sequence_output` and `pooled_output`.
 
     Args:
-      dropout: Dropout rate of embeddings, attention weights and layer outputs.
-      first_token_only: Whether the last layer computes only the first token, which is all that
-        the pooled output needs. The first token still attends to the other tokens.
+      first_token_only: Whether the last layer computes only the first token, which is all that the
+        pooled output needs; `sequence_output` is [batch, length or 1, hidden].
       initializer: Function that returns an initializer of the kernels and embeddings; None for
         random weights, as `random_initializer` draws them.
-
-    Returns:
-      A model that maps the result of `encoder_inputs` to `sequence_output` [batch, length or 1,
-      hidden] and `pooled_output` [batch, hidden].
     """
     last = config.num_hidden_layers - 1
     initializer = initializer or partial(random_initializer, config)
@@ -76,11 +71,7 @@ def build_encoder(
 
 
 def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
-    """Turn recomputation on or off for functions traced after this call.
-
-    Args:
-      recompute: Whether every transformer layer recomputes; see `TransformerLayer`.
-    """
+    """Turn recomputation in transformer layers on or off for functions traced after this call."""
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
 
@@ -91,10 +82,6 @@ def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddin
     Args:
       train_layers: Number of last transformer layers to train; None for all. If it is a number,
         the embeddings are frozen as well.
-      embeddings: Whether to freeze the embeddings and their normalization.
-
-    Raises:
-      ConfigError: The encoder has fewer layers.
     """
     count = len(encoder.hidden_layers)
     if train_layers is not None and train_layers > count:
@@ -135,9 +122,6 @@ def checkpoint_name(name: str) -> str:
     Only the pooler's name differs: tf-models calls the pooler `cls_transform` in
     `EncoderScaffold`, but `pooler_transform` in `BertEncoder` and its checkpoint converters. Our
     checkpoints use the second name.
-
-    Args:
-      name: Name of a variable, such as "cls_transform/kernel:0".
     """
     return name.replace("cls_transform", "pooler_transform")
 

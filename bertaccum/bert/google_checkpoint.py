@@ -1,7 +1,4 @@
-"""Checkpoints in Google's format, such as `bert_model.ckpt.index` and the files beside it.
-
-TensorFlow is imported only when tensors are read.
-"""
+"""Checkpoints in Google's format, such as `bert_model.ckpt.index` and the files beside it."""
 
 from __future__ import annotations
 

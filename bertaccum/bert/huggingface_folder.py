@@ -1,7 +1,6 @@
 """Model folders in Hugging Face's format: their configuration, labels and names of weights.
 
-Only BERT as published can be read; for any other model, an error names the key that differs. This
-module does not import TensorFlow.
+Only BERT as published can be read; for any other model, an error names the key that differs.
 """
 
 from __future__ import annotations
@@ -82,11 +81,7 @@ def _weights(folder: Path, _: str = "") -> Path:
 
 
 def other_model(name: str) -> tuple[str, str] | None:
-    """Return which model other than BERT a name means, and what to use instead; None if unknown.
-
-    Args:
-      name: A name on the Hugging Face Hub, such as `FacebookAI/roberta-base`.
-    """
+    """Return which model other than BERT a name means, and what to use instead; None if unknown."""
     said, known = name.rpartition("/")[2].lower(), _NAMES["other_models"]
     if "chinese" in said:  # chinese-roberta-wwm-ext and its relatives are BERT models.
         return None
@@ -100,10 +95,6 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
     """Return the encoder's dimensions from a `config.json`.
 
     Missing keys have the values of BERT-Base, as in transformers.
-
-    Raises:
-      InputError: The file is missing or damaged, or describes a model other than BERT as
-        published.
     """
     values = read_object(path)
     named = values.get("model_type", "bert")  # Early files have no model_type.
@@ -199,12 +190,7 @@ def write_description(
     dropout: float,
     task: str = CLASSIFICATION,
 ) -> None:
-    """Write the files of a BertForSequenceClassification of transformers, except the weights.
-
-    Args:
-      names: Names of the classes, in the order of their numbers.
-      task: Kind of task, one of `config.TASKS`.
-    """
+    """Write the files of a BertForSequenceClassification of transformers, except the weights."""
     config = {
         "architectures": [_CLASSIFIER],
         "model_type": "bert",

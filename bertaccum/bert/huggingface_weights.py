@@ -20,12 +20,7 @@ def save_huggingface(
 ) -> None:
     """Write a classifier's weights to a folder that `write_description` has written to.
 
-    Args:
-      factor: Factor by which the logits of the written model are multiplied.
-      offset: Number that is then added to them.
-
-    Raises:
-      OSError: The weights cannot be written.
+    The logits of the written model are those of `model` times `factor` plus `offset`.
     """
     tensors = {}
     for weight in model.weights:

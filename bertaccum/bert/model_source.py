@@ -1,7 +1,4 @@
-"""Formats of checkpoints, and the encoder, weights and vocabulary to start from.
-
-This module does not import TensorFlow.
-"""
+"""Formats of checkpoints, and the encoder, weights and vocabulary to start from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Google's released models, under the names by which options select them.
 
-`presets.yaml` lists them, with their sources. This module does not import TensorFlow.
+`presets.yaml` lists them, with their sources.
 """
 
 from __future__ import annotations

@@ -24,16 +24,10 @@ _NAMED = 5
 def load_encoder(
     encoder: networks.EncoderScaffold, form: CheckpointFormat, checkpoint: Path
 ) -> None:
-    """Load pretrained weights into `encoder`.
+    """Load pretrained weights into `encoder`, or raise InputError if a variable misses or misfits.
 
     Tensors that the encoder does not have, such as `cls/…` and `classifier.…`, are ignored. If the
     format allows it, the pooler may be missing; the encoder's pooler then keeps its weights.
-
-    Raises:
-      InputError: The files cannot be read, or any other variable of the encoder is missing, has a
-        different shape or dtype, or contains a number that is not finite.
-      tf.errors.ResourceExhaustedError: A variable of the checkpoint does not fit in memory beside
-        the encoder.
     """
     tensors = form.tensors(checkpoint)
     wanted = {form.tensor_key(weight_name(weight)): weight for weight in encoder.weights}

@@ -1,8 +1,6 @@
 """Weights in Hugging Face's formats: `model.safetensors` and PyTorch's `pytorch_model.bin`.
 
 Each may be split into several files, which an index lists.
-
-This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -26,14 +24,7 @@ PREFIX = "bert."
 
 
 def open_tensors(path: Path) -> dict[str, HeldTensor]:
-    """Return the tensors in a file.
-
-    Returns:
-      The tensors under their current names in transformers, without the prefix `bert.`.
-
-    Raises:
-      ConfigError: The package safetensors is needed but not installed.
-    """
+    """Return the tensors in a file, under their current names in transformers, without `bert.`."""
     held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
     if any(".lora_" in name for name in held):
         raise InputError("has the weights of a PEFT adapter", MERGE, path=path)
@@ -85,11 +76,7 @@ def _today(name: str) -> str:
 
 
 def safetensors() -> ModuleType:
-    """Return the package that reads and writes `model.safetensors`.
-
-    Raises:
-      ConfigError: The package is not installed.
-    """
+    """Return the package that reads and writes `model.safetensors`, or raise ConfigError."""
     try:
         import safetensors.numpy
     except ImportError:

@@ -23,9 +23,6 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     """Return each name of a tensor, and its name in a BertModel or a classifier of transformers.
 
     A name keeps what precedes it unless exactly one encoder is found.
-
-    Args:
-      names: Names in a file, such as `module.bert.embeddings.word_embeddings.weight`.
     """
     plain = {name: _unwrapped(name) for name in names}
     if len({*plain.values()}) < len(plain):

@@ -71,14 +71,7 @@ class TextCleaning:
         return [stand_ins.get(entry, entry) for entry in self._vocabulary.entries]
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        """Clean texts and separate words.
-
-        Args:
-          texts: Strings [batch]; invalid UTF-8 is dropped.
-
-        Returns:
-          Strings [batch] with words separated by spaces.
-        """
+        """Return strings [batch] as words separated by spaces; invalid UTF-8 is dropped."""
         vocabulary = self._vocabulary
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
         if vocabulary.added:

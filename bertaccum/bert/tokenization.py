@@ -1,4 +1,4 @@
-"""Everything that determines the tokens of a text. This module does not import TensorFlow."""
+"""Everything that determines the tokens of a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that decide how texts become tokens. This module does not import TensorFlow."""
+"""The options that decide how texts become tokens."""
 
 from __future__ import annotations
 

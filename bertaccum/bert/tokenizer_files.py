@@ -2,8 +2,7 @@
 
 A setting comes from `tokenizer_config.json`, else from `tokenizer.json`, else from the name of the
 checkpoint, as in google-research/bert, else from the entries of the vocabulary. Without a setting,
-`[SEP]` in a text is a special token in models of transformers, and three words in Google's. This
-module does not import TensorFlow.
+`[SEP]` in a text is a special token in models of transformers, and three words in Google's.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     Args:
       path: A `vocab.txt`, or the `tokenizer.json` of a Hugging Face folder.
       name: Name of the checkpoint, such as cased_L-12_H-768_A-12; "" if it says nothing.
-      as_transformers: Whether settings that the files do not tell are those of transformers, else
-        those of google-research/bert.
     """
     home = path.parent
     tokenizer = read_optional(home / TOKENIZER)
@@ -180,11 +177,7 @@ def _check_vocabulary(vocabulary: list[str], path: Path) -> None:
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
-    """Write a tokenizer's files, which `read_tokenizer` and transformers read.
-
-    Args:
-      vocabulary: The vocabulary, with its cleaning of texts.
-    """
+    """Write a tokenizer's files, which `read_tokenizer` and transformers read."""
     added = described_tokens(vocabulary)
     settings = {
         "tokenizer_class": _CLASS,

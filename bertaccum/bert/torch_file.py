@@ -3,7 +3,6 @@
 Such a file contains a pickle, which could run any code. Here it can only call the functions that
 rebuild tensors, and every number in it is checked before it is used. Source: PyTorch's
 `torch/serialization.py`, for its zip files and for the format that was used before version 1.6.
-This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -97,12 +96,7 @@ class _ForbiddenError(Exception):
 
 
 def open_torch_file(path: Path) -> dict[str, HeldTensor]:
-    """Return the tensors of the `state_dict` in a file that `torch.save` wrote.
-
-    Raises:
-      InputError: The file cannot be read, contains no `state_dict`, or uses a function that does
-        not rebuild tensors.
-    """
+    """Return the tensors of the `state_dict` in a file that `torch.save` wrote."""
     with _readable(path):
         with path.open("rb") as file:
             read = _read_zip if zipfile.is_zipfile(file) else _read_older

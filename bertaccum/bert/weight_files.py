@@ -1,7 +1,4 @@
-"""Names of files of weights: those that can be read, and what to do about the others.
-
-This module does not import TensorFlow.
-"""
+"""Names of files of weights: those that can be read, and what to do about the others."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ class GroupedOption(click.Option):
 
 
 class FieldOption(GroupedOption):
-    """An option for a field of a configuration, which a `--config` file may set.
-
-    Its help shows the range of valid numbers.
-    """
+    """An option for a field of a configuration, which a `--config` file may set."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -213,11 +210,7 @@ def is_named(ctx: click.Context, name: str) -> bool:
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument RUN, a shorter form of `--run`.
-
-    Raises:
-      ConfigError: Both are given.
-    """
+    """Add the argument RUN, a shorter form of `--run`."""
 
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
     @click.pass_context
@@ -287,13 +280,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
-    """Return the view that suits the options and stderr.
-
-    Args:
-      quiet: Whether to show only errors.
-      seconds: The minimum time between progress lines if stderr is not a terminal.
-      verbose: Whether to show what libraries write to stderr.
-    """
+    """Return the view that suits the options and stderr."""
     from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
 

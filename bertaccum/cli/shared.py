@@ -16,12 +16,7 @@ from bertaccum.system.stopping import Stopping
 
 
 def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
-    """Print the result of a command on stdout.
-
-    Args:
-      as_json: Whether to print it as JSON.
-      show: Called with the result if `as_json` is false.
-    """
+    """Print the result of a command on stdout, as JSON or with `show`."""
     if as_json:
         sentences.result_json(values)
     else:
@@ -29,15 +24,9 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
 
 
 def name_run(view: View, named: str) -> Record:
-    """Show which run is used, its progress and the update of its best checkpoint.
+    """Return the record of a run, and show its progress and the update of its best checkpoint.
 
     `runs/latest` may not be the run that the user expects, and may still be running.
-
-    Returns:
-      The record of the run.
-
-    Raises:
-      InputError: There is no run in this folder.
     """
     from bertaccum.reporting.run_outline import outline
 

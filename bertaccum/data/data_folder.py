@@ -1,4 +1,4 @@
-"""Contents of data folders. This module does not import TensorFlow, which takes seconds."""
+"""Contents of data folders."""
 
 from __future__ import annotations
 
@@ -42,10 +42,6 @@ def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
 
 def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepConfig) -> RunInputs:
     """Return a run's inputs, including digests of the data.
-
-    Args:
-      source: Model to start from.
-      tsvs: Paths of train.tsv and dev.tsv; may be empty.
 
     Raises:
       ConfigError: The option `windows` or `max_seq_length` does not suit the data.

@@ -41,9 +41,6 @@ def pad(
     Args:
       shapes: Rows and length of each micro-batch, [micro_steps, 2] int32; None for a row for each
         passage, and the length of the longest one.
-
-    Raises:
-      ValueError: A micro-batch does not fit in its shape.
     """
     starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
     starts = starts.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Names of token stores. This module does not import TensorFlow."""
+"""Names of token stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
 
     Args:
       tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
-      contents: SHA-256 of the TSV.
     """
     table = [contents, is_prepared(tsv)]
     of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]

@@ -40,12 +40,7 @@ class TokenStore:
         return int(passages), int(length)
 
     def padded_to(self, multiple: int, most: int) -> TokenStore:
-        """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them.
-
-        Args:
-          multiple: Number of which the lengths become multiples.
-          most: Maximum length.
-        """
+        """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them."""
         shapes = self.shapes.copy()
         shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
         return dataclasses.replace(self, shapes=shapes)

@@ -44,11 +44,7 @@ _USUAL_WINDOWS = (2, 4, 8)
 def open_store(
     tsv: Path, task: Task, tokenization: Tokenization, progress: Progress, digest: str | None = None
 ) -> TokenStore:
-    """Return the token store of a TSV, creating it if it is not in the cache.
-
-    Args:
-      digest: Name of the store; None to compute it with `store_digest`.
-    """
+    """Return the token store of a TSV, creating it if it is not in the cache."""
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cached_folder(
@@ -89,17 +85,12 @@ def store_of_table(
     original: Path | None = None,
     form: str | None = None,
 ) -> TokenStore:
-    """Return an in-memory token store of a user's table.
+    """Return an in-memory token store of a user's table, with the names or the numbers of classes.
 
     Args:
-      path: Path of the table, for error messages and notes.
-      task: Task of the model. The table may contain the names or the numbers of classes.
       original: The file that `prepare` wrote and that the table is a copy of, or None.
-      form: Whether the labels are names or numbers of classes; None to detect it as the option
-        `label_form` says.
-
-    Raises:
-      InputError: The table has no labels, or an unknown one.
+      form: Whether the labels are names or numbers; None to detect it as the option `label_form`
+        says.
     """
     task = task_in(original or path, task)
     labels = task.labels

@@ -48,14 +48,7 @@ PRICES = Prices()
 def make_cut(
     kind: str, largest: tuple[int, int], prices: Prices = PRICES, allowed: Shapes = ()
 ) -> Cut:
-    """Return the `Cut` that the option `cut` selects.
-
-    Args:
-      kind: "cost" or "count".
-      largest: Shape of the largest example.
-      prices: Prices at which "cost" cuts.
-      allowed: Shapes to which micro-batches may be padded; empty if all are allowed.
-    """
+    """Return the `Cut` that the option `cut` selects, within the `allowed` shapes if any."""
     if kind == "count":
         return cut_by_count
     if allowed:
@@ -77,15 +70,9 @@ def cut_by_cost(
     """Split a window at the lowest cost, with no more memory than `cut_by_count` needs; see `Cut`.
 
     Args:
-      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2], in
-        ascending order.
-      micro_batch: Number of the largest examples that fit in memory.
       largest: Shape of the largest example. A micro-batch gets at most as many tokens, including
         padding, as `micro_batch` of these. Since the memory of attention is quadratic in the
         length, micro-batches of shorter passages need less memory.
-
-    Returns:
-      The start of each micro-batch, and the end of the last one, [micro_steps + 1].
     """
     examples, most_tokens = len(shapes), micro_batch * math.prod(largest)
     passages = np.concatenate([[0], np.cumsum(shapes[:, 0], dtype=np.int64)])
@@ -107,13 +94,7 @@ def cut_to_shapes(
     """Split a window at the lowest cost into micro-batches of allowed shapes; see `Cut`.
 
     Args:
-      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2], in
-        ascending order.
       micro_batch: Not used, because every allowed shape must fit in memory.
-      allowed: Rows and length to which a micro-batch may be padded. A row is one passage.
-
-    Returns:
-      The start of each micro-batch, and the end of the last one, [micro_steps + 1].
 
     Raises:
       ValueError: An example is larger than all allowed shapes.
@@ -134,10 +115,6 @@ def cut_to_shapes(
 def earliest_starts(shapes: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Return the earliest start of a micro-batch that ends with a given example.
 
-    Args:
-      shapes: Shapes of the examples of a window, [examples, 2], in ascending order.
-      allowed: Rows and lengths of micro-batches, [shapes, 2].
-
     Returns:
       For each last example and each shape, the first example, [examples, shapes]. If the last
         example does not fit, the micro-batch is empty: it starts where it ends.
@@ -157,10 +134,6 @@ def least_shapes(shapes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
 
 def fitting(shapes: np.ndarray, cuts: np.ndarray, allowed: Shapes, prices: Prices) -> np.ndarray:
     """Return the cheapest allowed shape for each micro-batch, [micro_steps, 2] int32.
-
-    Args:
-      shapes, allowed, prices: Arguments of `cut_to_shapes`.
-      cuts: The start of each micro-batch, and the end of the last one, [micro_steps + 1].
 
     Raises:
       ValueError: No allowed shape holds a micro-batch.

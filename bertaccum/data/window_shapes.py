@@ -34,13 +34,13 @@ def choose_shapes(
     cut: str = "cost",
     multiple: int = 1,
 ) -> tuple[tuple[int, int], ...]:
-    """Return the shapes of micro-batches, at most `MOST_SHAPES`, that make a run shortest.
+    """Return the shapes of micro-batches, the shortest first, that make a run shortest.
 
     The expected cost of a run is the time to compile its shapes, and for each update the mean cost
-    of the windows. The search adds the best shape to those found so far, then exchanges single
-    shapes as long as this lowers the cost of the windows, each of which is cut at the lowest cost.
-    The shapes of a number therefore do not depend on `updates`, and a longer run never has more
-    expensive windows. The result depends only on the arguments.
+    of the windows. The search adds the best shape to those found so far, up to `MOST_SHAPES`, then
+    exchanges single shapes as long as this lowers the cost of the windows, each of which is cut at
+    the lowest cost. The shapes of a number therefore do not depend on `updates`, and a longer run
+    never has more expensive windows. The result depends only on the arguments.
 
     Args:
       windows: For some windows of the run, or replicas' shares of them, the shapes of their
@@ -49,12 +49,7 @@ def choose_shapes(
       largest: Shape of the largest example of the data set. One of the shapes holds it, and no
         shape has more tokens than `micro_batch` of these.
       compile_tokens: Time to compile a shape, in the unit of `prices`.
-      updates: Number of updates for which the shapes are used.
-      cut: How windows are split, "cost" or "count".
       multiple: Number of which the lengths are multiples, unless they are the greatest length.
-
-    Returns:
-      Rows and length of each shape, the shortest first.
     """
     required, most_tokens = largest, micro_batch * math.prod(largest)
     if cut == "count":
@@ -85,7 +80,6 @@ def real_share(
     """Return the share of tokens in padded micro-batches that are not padding.
 
     Args:
-      windows: Shapes of the examples of some windows, as in `choose_shapes`.
       tokens: Number of tokens in these windows without padding.
     """
     padded = (fitting(w, cut(w, micro_batch), allowed, prices) for w in windows)

@@ -92,11 +92,7 @@ class Window:
 
 
 def empty_window(shape: tuple[int, int], labels: np.ndarray) -> Window:
-    """Return a window without examples, for which an update compiles a step but does nothing else.
-
-    Args:
-      labels: Labels of no examples, [0, *label_shape].
-    """
+    """Return a window without examples, for which an update only compiles a step."""
     return Window(
         token_ids=np.zeros(0, np.int32),
         row_splits=np.zeros(1, np.int64),
@@ -130,11 +126,7 @@ def scheduled_updates(epochs: float, per_epoch: int) -> int:
 
 
 def updates_between(every: int | float | None, per_epoch: int) -> int:
-    """Return the evaluation interval in updates.
-
-    Args:
-      every: Number of updates if an int, number of epochs if a float; None for one epoch.
-    """
+    """Return the evaluation interval in updates; a float counts epochs, and None is one epoch."""
     if isinstance(every, int):
         return every
     return max(round((1.0 if every is None else every) * per_epoch), 1)
@@ -159,10 +151,7 @@ def make_window(
 ) -> Window:
     """Return a replica's share of a window, sorted by length to reduce padding.
 
-    The order within a window does not change the update, so sorting does not affect exactness.
-
     Args:
-      cut: Function that splits the sorted examples; see `Cut`.
       allowed: Shapes to which micro-batches may be padded, which must include one for each
         micro-batch that `cut` returns; empty for those of the micro-batches.
       prices: Prices that select the cheapest of several allowed shapes.
@@ -229,9 +218,6 @@ def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.
     """Return the shapes and dtypes of `fields`, with all sizes unknown.
 
     All windows of a run therefore share one trace.
-
-    Args:
-      label_shape: Shape of the label of one example.
     """
     return [
         tf.TensorSpec([None, 5], tf.int32, name="micro_batches"),

@@ -15,11 +15,7 @@ from bertaccum.errors import BertAccumError, InputError, RunError
 
 
 def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over all workers; every worker must call this function.
-
-    Args:
-      value: This worker's array, with the same shape and dtype on all workers.
-    """
+    """Return the sum over all workers, which all call this, of arrays of equal shape and dtype."""
     if topology.workers == 1:
         return value
     kind = np.int32 if value.dtype == bool else value.dtype
@@ -45,11 +41,7 @@ def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf
 
 
 def all_gather(topology: Topology, value: Any) -> list[Any]:
-    """Return the values of all workers, the chief's first; every worker must call this function.
-
-    Args:
-      value: This worker's value, serializable as JSON.
-    """
+    """Return the JSON values of all workers, the chief's first; every worker must call it."""
     if topology.workers == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -62,10 +54,7 @@ def all_gather(topology: Topology, value: Any) -> list[Any]:
 
 
 def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
-    """Return a value computed on the chief; every worker must call this function.
-
-    Args:
-      find: Computes the value, which must be serializable as JSON; called only on the chief.
+    """Return a JSON value that `find` computes on the chief; every worker must call it.
 
     Raises:
       InputError, RunError: `find` raised an error on the chief. All workers raise it.
@@ -86,11 +75,7 @@ def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
 
 
 def differences(told: list[dict[str, Any]]) -> list[str]:
-    """Return a phrase, for an error message, about each value that differs from the chief's.
-
-    Args:
-      told: Values of each worker, keyed by name; the chief's values come first.
-    """
+    """Return a phrase, for an error message, about each value that differs from the chief's."""
     return [
         f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
         for worker, values in enumerate(told)

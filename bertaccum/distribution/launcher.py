@@ -33,21 +33,15 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def launch(workers: int, arguments: Sequence[str]) -> int:
-    """Run a command as several workers of one run, each with its own TF_CONFIG.
+    """Run a command, or a Python file, as several workers of one run, each with its own TF_CONFIG.
 
     Each line that a worker writes to stderr appears on the launcher's stderr, preceded by the
     worker's number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the
     workers. TensorFlow makes its workers ignore SIGTERM, so workers that run a Python file are
     killed if they do not stop.
 
-    Args:
-      arguments: A `bertaccum` command or a Python file, followed by its arguments.
-
     Returns:
       0, or the exit code of the first worker that failed.
-
-    Raises:
-      ConfigError: The GPUs cannot be divided evenly among the workers.
     """
     gpus = _gpus()
     if gpus and len(gpus) % workers:

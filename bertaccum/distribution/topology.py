@@ -69,13 +69,10 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     """Find the devices and connect the workers, waiting until all have started.
 
     Args:
-      kind: The `strategy` option: auto, one, mirrored or multi-worker.
       replicas: Number of devices of this process; None for all its GPUs, or one CPU device. Without
         GPUs, this many virtual CPU devices are created.
-      timeout_seconds: How long workers wait for each other in an update, in seconds.
 
     Raises:
-      ConfigError: The devices do not exist, or the workers are not described.
       RunError: The other workers cannot be reached.
     """
     cluster = _cluster()

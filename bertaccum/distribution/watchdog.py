@@ -59,11 +59,7 @@ class Watch:
             self._peers = list(zip(hosts, ports, strict=True))
 
     def doing(self, what: str) -> None:
-        """Set what this worker reports that it is doing.
-
-        Args:
-          what: An activity, such as "planning".
-        """
+        """Set what this worker reports that it is doing."""
         self._doing, self._since = what, time.monotonic()
 
     def culprits(self) -> list[str]:
@@ -86,11 +82,7 @@ class Watch:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise an error that names the worker at fault if a reduction fails in this context.
-
-        Raises:
-          LostWorkerError: A worker has exited, does not answer, or keeps the others waiting.
-        """
+        """Raise a LostWorkerError that names the worker at fault if a reduction fails."""
         if not self._peers:
             yield
             return

@@ -49,11 +49,7 @@ class Predictions:
 def predictions(
     config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
 ) -> Predictions:
-    """Return the predictions of a run's best model for a labeled TSV.
-
-    Args:
-      config: Options, including the run.
-    """
+    """Return the predictions of a run's best model for a labeled TSV."""
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
@@ -109,11 +105,10 @@ def evaluation(found: Predictions) -> EvalResult:
 
 
 def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
-    """Return the worst of the wrong predictions.
+    """Return at most `count` of the wrong predictions, worst first.
 
     Returns:
-      At most `count` examples, worst first, each with its `row` in the TSV, its `text`, the items
-      of `Task.mistakes`, and its item of `found.windows`.
+      For each, its `row` in the TSV, its `text`, and the items of `Task.mistakes` and `windows`.
     """
     table = read_tsv(found.tsv)
     texts = table[[name for name in (TEXT, PAIR) if name in table]].agg(" | ".join, axis=1)

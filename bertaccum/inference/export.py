@@ -24,14 +24,7 @@ _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tf
 
 
 def export(config: ExportConfig) -> ExportResult:
-    """Export a run's best model, completely or not at all.
-
-    Returns:
-      The run, and the format, folder and size of the exported model.
-
-    Raises:
-      RunError: The folder cannot be written.
-    """
+    """Export a run's best model, completely or not at all."""
     path, trained = Path(config.folder), load_trained(Path(config.run))
     usage = render(
         f"usage-{config.format}.md.j2",

@@ -44,11 +44,7 @@ def check_predict(config: PredictConfig) -> None:
 
 
 def check_serve(config: ServeConfig) -> None:
-    """Check that the packages of the service are installed and a run has a best checkpoint.
-
-    Raises:
-      ConfigError: A package is not installed.
-    """
+    """Check that the packages of the service are installed and a run has a best checkpoint."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -65,12 +61,7 @@ def _checked(run: str) -> TrainConfig:
 
 
 def check_export(config: ExportConfig) -> None:
-    """Check that a run has a best checkpoint, and that `out` can be created.
-
-    Raises:
-      ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, the
-        format cannot hold the model or has no such option, or safetensors is not installed.
-    """
+    """Raise ConfigError unless `out` can be created and the format can hold the model."""
     if config.quantize != NOT_QUANTIZED and config.format != TFLITE:
         raise ConfigError(
             f"`quantize` {config.quantize} does not apply to `format` {config.format}",

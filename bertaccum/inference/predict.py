@@ -30,9 +30,7 @@ _TOGETHER = 2048
 
 
 class TextClassifier:
-    """The best model of a run, loaded to predict lists of texts.
-
-    Calls must not overlap.
+    """The best model of a run, loaded to predict lists of texts; calls must not overlap.
 
     Args:
       run: Run folder.
@@ -42,11 +40,7 @@ class TextClassifier:
     Attributes:
       run: Name of the run.
       update: Update at which the best checkpoint was saved, or None if unknown.
-      labels: Labels of the run, with its kind of task and whether it takes pairs.
       longest_text: Maximum number of tokens that the model reads of a text or a pair.
-
-    Raises:
-      ConfigError: The memory limit cannot be applied.
     """
 
     def __init__(self, run: str, batch: int, memory_limit: str | None) -> None:
@@ -58,10 +52,9 @@ class TextClassifier:
         self.longest_text = trained.tokenization.longest_text
 
     def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
-        """Return a prediction for each text, in the order of the texts.
+        """Return a prediction for each of at least one text, in the order of the texts.
 
-        Args:
-          texts: At least one text; second texts must be present for a model of pairs, else None.
+        Second texts must be present for a model of pairs, else None.
 
         Raises:
           RunError: A single example does not fit in memory.
@@ -85,18 +78,9 @@ class TextClassifier:
 
 
 def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
-    """Predict the labels of texts with a run's best model.
+    """Yield the predictions of a run's best model for texts, in the order of the texts.
 
-    Args:
-      config: Options, including the run.
-      texts: Any number of texts; another thread iterates over them.
-
-    Yields:
-      A prediction for each text, in the order of the texts.
-
-    Raises:
-      InputError: The run does not exist or has no best checkpoint. Errors that `texts` raises are
-        raised again.
+    Another thread iterates over `texts`; errors that they raise are raised again.
     """
     yield from stream(TextClassifier(config.run, config.batch, config.memory_limit), texts)
 

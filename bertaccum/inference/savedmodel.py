@@ -20,11 +20,7 @@ _BESIDE = "assets.extra"
 
 
 def write_savedmodel(folder: Path, trained: TrainedModel, card: str, texts: bool) -> None:
-    """Write a SavedModel with its model card, vocabulary, labels and dimensions.
-
-    Args:
-      texts: Whether the SavedModel takes texts; otherwise only token IDs.
-    """
+    """Write a SavedModel of texts or only of token IDs, with its card, vocabulary and labels."""
     model, task, tokenization = trained.model, trained.task, trained.tokenization
     of_texts = _function_of_texts(trained) if texts else None
     of_tokens = None if reads_passages(model) else function_of_tokens(model, task, strings=True)

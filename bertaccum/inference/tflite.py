@@ -31,9 +31,8 @@ def converted(
 ) -> bytes:
     """Return a function as a TensorFlow Lite model that contains only built-in operations.
 
-    Args:
-      int8: Whether to store matrices of weights as int8, with a scale for each output.
-        Activations are quantized when the model runs (dynamic range quantization).
+    With `int8`, matrices of weights are stored as int8, with a scale for each output. Activations
+    are quantized when the model runs (dynamic range quantization).
     """
     module = tf.Module()
     module.weights = list(model.weights)

@@ -46,10 +46,9 @@ def rehearse(folder: Path) -> dict[str, float]:
 
     Returns:
       `difference` is the largest absolute difference between two weights of the same variable after
-        the two updates, and `change` the largest change of a weight by the updates.
-        `norm_difference` is the largest relative difference between two gradient norms: AdamW's
-        updates hardly depend on the scale of the gradient, so the weights do not show a wrong
-        divisor.
+      the two updates, and `change` the largest change of a weight by the updates. `norm_difference`
+      is the largest relative difference between two gradient norms: AdamW's updates hardly depend
+      on the scale of the gradient, so the weights do not show a wrong divisor.
     """
     store = _store(folder)
     initial, whole, norms = _train(store, TARGET_BATCH)

@@ -35,9 +35,7 @@ _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 def check_tensorflow() -> tuple[list[Finding], dict[str, Any]]:
     """Import TensorFlow, list the devices and rehearse training, in a process of its own.
 
-    Returns:
-      The findings, and a record with `build`, `gpus`, `instruction_sets` and `rehearsal`; what is
-        unknown is missing.
+    The record has `build`, `gpus`, `instruction_sets` and `rehearsal`, as far as they are known.
     """
     stages, log, end = _run_probe()
     known: dict[str, Any] = {}

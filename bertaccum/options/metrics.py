@@ -1,7 +1,6 @@
 """Metrics of an evaluation: their names, comparison and wording.
 
 An evaluation is a mapping with the same keys as a line of `eval.jsonl`, or as `eval-SPLIT.json`.
-This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -124,10 +123,7 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
 
 
 def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
-    """Return a text with a mean training loss, the number of examples and `more`.
-
-    The text is empty if the loss is None.
-    """
+    """Return a text with a mean training loss, the number of examples and `more`, or ""."""
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
@@ -143,10 +139,7 @@ def noise_scale(found: dict[str, Any] | None) -> str:
 
 
 def one_class(evaluation: Evaluation) -> str:
-    """Return a warning if the model predicts one class for all examples but the data has several.
-
-    Otherwise, the result is an empty string.
-    """
+    """Return a warning if a model predicts one class for all examples of several, else ""."""
     only = evaluation.get("only_prediction")
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""
@@ -196,10 +189,9 @@ def warning(evaluation: Evaluation) -> str:
 
 
 def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[int, str, str]]:
-    """Return the mistakes in a confusion matrix: number, label and prediction, most frequent first.
+    """Return the mistakes in a confusion matrix [labels, predictions], the most frequent first.
 
-    Args:
-      counts: The number of examples of each label (row) with each prediction (column).
+    A mistake is its number, the name of the label and that of the prediction.
     """
     found = [
         (count, label, predicted)

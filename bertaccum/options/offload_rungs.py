@@ -1,7 +1,4 @@
-"""The parts of the training state that can be offloaded to host memory.
-
-This module imports only the standard library.
-"""
+"""The parts of the training state that can be offloaded to host memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Names of options and commands in other programs, and what bertaccum has instead.
 
-This module imports only the standard library.
-
 Sources: the flags of google-research/bert's run_classifier.py; the fields of TrainingArguments in
 transformers 5.23.0, and the options of its example scripts; other common names.
 """

@@ -37,9 +37,6 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       accuracy), `runs` (one `row` per run), `differences` (the options and inputs that differ, each
       with one value per run), `figures` (the paths of the figures) and `missing_characters` (those
       characters of the runs' names that no installed font has).
-
-    Raises:
-      ConfigError: `out` cannot be written to.
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
@@ -79,8 +76,7 @@ def unique_names(records: Sequence[Record]) -> list[str]:
 def row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
     """Return the facts about a run that the comparison shows; None for a missing fact.
 
-    Args:
-      size: The number of examples in the largest update of all runs.
+    `size` is the number of examples in the largest update of all runs.
     """
     with undamaged(record.paths.path):
         summary, plan = record.summary or {}, record.plan

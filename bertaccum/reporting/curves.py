@@ -40,14 +40,7 @@ class Series:
 
 
 def read_series(record: Record, metric: str | None = None) -> Series:
-    """Return the curves of a run.
-
-    Args:
-      metric: The dev metric; by default the one that selects the best checkpoint.
-
-    Raises:
-      InputError: A line of the logs does not have the fields that training writes.
-    """
+    """Return the curves of a run, with the metric that selects the best checkpoint by default."""
     lines = record.updates
     with undamaged(record.paths.path):
         updates = np.array([line["update"] for line in lines], np.int64)
@@ -78,14 +71,9 @@ def default_span(several: list[Series]) -> int:
 
 
 def smoothed(series: Series, span: int) -> np.ndarray:
-    """Return the centered running mean of the loss, [updates].
+    """Return the centered running mean [updates] of the loss; NaN if no loss in it is finite.
 
-    Args:
-      span: The number of examples to average over, around the middle of each update. Near both
-        ends of the run, there are fewer.
-
-    Returns:
-      The running mean; NaN if no loss in the span is finite.
+    It covers `span` examples around the middle of each update, and fewer near both ends of the run.
     """
     middles = series.middles
     first = np.searchsorted(middles, middles - span / 2)
@@ -127,9 +115,6 @@ def noise(series: Series, span: int) -> float | None:
     variance v, their deviation from the mean therefore has only the variance (1 - 1/n) v. The
     result corrects for this, so that runs with few and many updates per span can be compared.
     Updates with fewer than 3 updates in their span, or with a non-finite loss, are ignored.
-
-    Returns:
-      The standard deviation, or None if all updates are ignored.
     """
     finite = np.isfinite(series.loss)
     middles, loss = series.middles[finite], series.loss[finite]

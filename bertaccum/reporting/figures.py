@@ -79,12 +79,7 @@ def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarra
 def comparison(
     names: Sequence[str], several: Sequence[Series], span: int
 ) -> tuple[dict[str, bytes], str]:
-    """Return the figure of `draw_runs`, and the characters of `names` that no installed font has.
-
-    Returns:
-      The figure as PNG and SVG, by file name; and the characters that the PNG shows as boxes, in
-      one string.
-    """
+    """Return the figure of `draw_runs` as PNG and SVG, and the characters that no font has."""
     fonts, missing = fonts_for("".join(names))
     with matplotlib.rc_context(STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
@@ -96,9 +91,6 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     """Draw the raw and smoothed loss and a dev metric against examples seen, one color per run.
 
     Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
-
-    Args:
-      several: The curves of the runs, all with the same metric.
     """
     looks = _looks(names, several)
     lines = sum(look.label.count("\n") + 1 for look in looks)
@@ -174,11 +166,7 @@ def colors(count: int) -> list[Any]:
 
 
 def rate_figure(found: dict[str, Any]) -> dict[str, bytes]:
-    """Draw the loss against the learning rate, and mark the suggested rate.
-
-    Returns:
-      The figure as PNG and SVG, by file name.
-    """
+    """Return a figure, as PNG and SVG, of the loss and the suggested learning rate."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
@@ -214,8 +202,7 @@ def as_bytes(figure: Figure, kind: str) -> bytes:
 def fonts_for(text: str) -> tuple[list[str], str]:
     """Return installed fonts that together have the characters of a text, such as Chinese ones.
 
-    Returns:
-      The names of the fonts, matplotlib's own font first, and the characters that none of them has.
+    The first one is matplotlib's own font. Also return the characters that none of them has.
     """
     missing, families = set(text.replace(" ", "")), [_OWN_FONT]
     missing -= _characters(font_manager.findfont(_OWN_FONT))

@@ -30,11 +30,7 @@ _HUB_METRICS = {
 
 
 def write_card(run: Path) -> None:
-    """Write `model-card.md` into the folder of a run if the run has finished.
-
-    Raises:
-      OSError: The card cannot be written.
-    """
+    """Write `model-card.md` into the folder of a run if the run has finished."""
     record = read_record(run)
     if record.status == FINISHED:
         write_text(record.paths.card, model_card(record))
@@ -46,7 +42,6 @@ def model_card(
     """Return a model card with front matter for the Hugging Face hub.
 
     Args:
-      language: The ISO code of the language of the texts, if known.
       usage: Markdown text on how to use the files; by default, on how to use the run folder.
     """
     with undamaged(record.paths.path):

@@ -37,12 +37,7 @@ def write_page(
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
-    """Return the report page of a run as HTML.
-
-    Args:
-      evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
-      mistakes: The wrong predictions to show, as `most_wrong` returned them.
-    """
+    """Return the report page of a run as HTML; `evaluation` is None without a best model."""
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])

@@ -20,11 +20,7 @@ from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
-    """Return the options of a run as strings, with only the last part of each path.
-
-    Args:
-      deciding: Whether to return only options that decide the updates.
-    """
+    """Return the options of a run, or those that decide the updates, with short paths."""
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -21,11 +21,7 @@ _AXES = ("learning_rate", "target_batch")
 def write_heat_map(
     folder: Path, grid: Mapping[str, Sequence[Any]], found: dict[str, Any]
 ) -> list[str]:
-    """Draw the best mean score for each pair of values of two options, over all other options.
-
-    Returns:
-      The paths of the figures; empty if no cell has a score.
-    """
+    """Draw the best mean score for each pair of values of two options, over all other options."""
     varied = sorted(grid, key=lambda name: (name not in _AXES, len(grid[name]) == 1))
     down, across = (varied * 2)[:2]
     values = np.full((len(grid[down]), len(grid[across])), np.nan)

@@ -19,14 +19,11 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@]+))(?::\d*)?")
 
 
 def is_allowed(header: str | None, config: ServeConfig) -> bool:
-    """Return whether the service answers a request with this header `Host`.
+    """Return whether the service answers a request with this header `Host`, None for old clients.
 
-    The service answers requests for loopback names, for `host` itself and for `allowed_host`. If
-    `host` is not a loopback address, it also answers requests for any IP address, as those of
-    health checks are.
-
-    Args:
-      header: The value of the header. It is None for an old client that is not a browser.
+    It answers requests for loopback names, for `host` itself and for `allowed_host`. If `host` is
+    not a loopback address, it also answers requests for any IP address, as those of health checks
+    are.
     """
     if header is None:
         return True

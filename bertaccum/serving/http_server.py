@@ -26,11 +26,7 @@ _ADDED_TOKENS = 3
 
 @contextlib.contextmanager
 def bound(config: ServeConfig) -> Iterator[socket.socket]:
-    """Yield a socket that is bound to the address, but refuses connections until it listens.
-
-    Raises:
-      ConfigError: The address is in use, forbidden or unknown.
-    """
+    """Yield a socket that is bound to the address, but refuses connections until it listens."""
     with contextlib.ExitStack() as stack:
         try:
             addresses = socket.getaddrinfo(
@@ -59,12 +55,9 @@ def address_of(listener: socket.socket) -> str:
 def serve(
     classifier: Classifier, config: ServeConfig, listener: socket.socket, ready: Note, note: Note
 ) -> None:
-    """Serve a classifier until a signal arrives.
+    """Serve a classifier until a signal arrives, and call `ready` with the address before.
 
     Requests in progress then finish, and the signal takes its usual effect.
-
-    Args:
-      ready: Called with the address when the service accepts requests.
     """
     with prepared(classifier, config, note) as settings:
         _Server(settings, address_of(listener), ready, note).run(sockets=[listener])

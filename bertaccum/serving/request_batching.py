@@ -88,17 +88,11 @@ class Batcher(Generic[_Text, _Result]):
         return len(self._queue)
 
     def submit(self, texts: Sequence[_Text]) -> Future[list[_Result]]:
-        """Add the texts of a request to the queue.
-
-        Args:
-          texts: At least one text.
+        """Add at least one text of a request to the queue, or raise QueueFullError.
 
         Returns:
           A future of the results, in the order of the texts. If it is cancelled, the texts that are
-            still in the queue are dropped.
-
-        Raises:
-          QueueFullError: The queue has no room for the texts.
+          still in the queue are dropped.
         """
         request: _Request[_Text, _Result] = _Request(texts)
         entries = [_Entry(request, n, self._tokens(text)) for n, text in enumerate(texts)]

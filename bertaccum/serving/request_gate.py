@@ -30,11 +30,7 @@ GONE = 499
 
 
 class RequestGate:
-    """An ASGI application that passes requests on to another one when they have arrived completely.
-
-    Args:
-      most_bytes: Maximum size of a request's body.
-    """
+    """An ASGI application that passes requests on to another one when they are complete."""
 
     def __init__(
         self,

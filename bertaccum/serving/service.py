@@ -76,11 +76,7 @@ def make_service(
     metrics: ServiceMetrics,
     note: Note,
 ) -> RequestGate:
-    """Build the ASGI application of the service.
-
-    Args:
-      classifier: The model, which only `batcher` calls.
-    """
+    """Build the ASGI application of the service."""
     texts = "pairs of texts" if classifier.labels.pairs else "texts"
     description = f"Predictions for {texts} by the best model of the run {classifier.run}."
     app = FastAPI(
@@ -197,11 +193,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 def try_page(run: str, update: int | None, labels: Labels) -> str:
-    """Return a page, in HTML, that sends texts to `/predict` and draws the predictions.
-
-    Args:
-      update: Update at which the best checkpoint was saved, or None if unknown.
-    """
+    """Return a page, in HTML, that sends texts to `/predict` and draws the predictions."""
     return render("serve.html.j2", run=run, update=update, task=labels.task, pairs=labels.pairs)
 
 

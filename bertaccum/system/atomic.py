@@ -46,11 +46,7 @@ def write_bytes(path: Path, contents: bytes) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, and rename it to `path` when it is complete.
-
-    Raises:
-      OSError: The file cannot be created, written or renamed. The error names `path`.
-    """
+    """Yield a file to write to, and rename it to `path` when complete; OSErrors name `path`."""
     with temporary_path(path, lambda temporary: temporary.open("xb").close()) as temporary:
         with temporary.open("wb") as file:
             yield file
@@ -66,9 +62,6 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
       existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
         and discard the new folder, or `refuse`, which raises an OSError unless `path` is an empty
         folder.
-
-    Raises:
-      OSError: The folder cannot be created, written or renamed. The error names `path`.
     """
 
     def put(temporary: Path) -> None:
@@ -144,12 +137,8 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     means that the set of files is complete.
 
     Args:
-      folder: The final folder. Other files in it are not changed.
       marker: The name of the file whose presence means that the other files are complete.
       replaced: The names of files that an earlier call wrote. They are replaced or removed.
-
-    Raises:
-      RunError: A file cannot be written.
     """
     folder = folder.resolve()
     try:

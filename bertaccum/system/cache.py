@@ -54,15 +54,10 @@ def places(path: Path) -> list[Path]:
 def cached_folder(
     path: Path, make: Callable[[Path], None], progress: Progress, if_full: bool = True
 ) -> Path:
-    """Return an intact folder in the cache, which is made if it is not there.
+    """Return an intact folder in the cache, which `make` writes if it is not there.
 
-    Args:
-      path: Path of the folder, in `cache_folder()`.
-      make: Makes the folder at a path whose parent exists.
-      if_full: Whether to make the folder in a temporary one if the disk is full.
-
-    Returns:
-      The path, or one in a temporary folder if the cache cannot be written.
+    If the cache cannot be written, or the disk is full and `if_full`, the folder is in a temporary
+    one.
     """
     intact = (place for place in places(path) if is_cached(place, progress))
     return next(intact, None) or _made(path, make, progress, if_full)
@@ -126,7 +121,6 @@ def seal(written: Path, folder: Path) -> None:
     """Record the digests of a complete folder, and make room for it in the cache.
 
     Args:
-      written: The folder, under its temporary name.
       folder: Its final path. A damaged folder with this path is removed.
     """
     record_digests(written, folder.name)

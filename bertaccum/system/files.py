@@ -1,7 +1,4 @@
-"""Reading of files that the user named, and JSON. Files that are read at once have a maximum size.
-
-This module imports only the standard library.
-"""
+"""Reading of files that the user named, up to a maximum size, and JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +20,7 @@ _UNPACKED_BYTES = 1 << 26
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that an option names a file that may be created or replaced.
-
-    Args:
-      option: The option, as error messages show it.
-
-    Raises:
-      ConfigError: It names a folder, a device, or a file in a folder that is missing or read-only.
-    """
+    """Raise ConfigError unless an option names a file that may be created or replaced."""
     # Renaming a file onto /dev/null would replace the device.
     special = path.absolute().parent == Path("/dev")
     special |= os.path.lexists(path) and not path.is_file()
@@ -42,11 +32,7 @@ def check_writable(path: Path, option: str) -> None:
 
 @contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that the user named.
-
-    Yields:
-      The open binary file.
-    """
+    """Open a file that the user named."""
     try:
         with path.open("rb") as file:
             yield file

@@ -1,4 +1,4 @@
-"""Callbacks for the progress of long operations. This module imports only the standard library."""
+"""Callbacks for the progress of long operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Numbers of bytes: conversion from and to texts such as 4GiB, and cutting of arrays by size.
-
-This module imports only the standard library.
-"""
+"""Numbers of bytes: conversion from and to texts such as 4GiB, and cutting of arrays by size."""
 
 from __future__ import annotations
 

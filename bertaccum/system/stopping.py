@@ -1,7 +1,4 @@
-"""Signals that stop a run, received even while TensorFlow computes.
-
-This module imports only the standard library.
-"""
+"""Signals that stop a run, received even while TensorFlow computes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Temporary files and folders: those of a killed process are removed by a later one.
-
-This module imports only the standard library.
-"""
+"""Temporary files and folders: those of a killed process are removed by a later one."""
 
 from __future__ import annotations
 

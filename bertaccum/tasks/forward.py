@@ -32,11 +32,7 @@ def reads_passages(model: models.BertClassifier) -> bool:
 
 
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of texts, without dropout.
-
-    Args:
-      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
-    """
+    """Return the logits [batch, outputs] float32 of texts, without dropout."""
     if not reads_passages(model):
         return tf.cast(model(_padded(model, tokens), training=False), tf.float32)
     pooled = _of_passages(model, tokens)
@@ -45,11 +41,7 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
 
 
 def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
-    """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
-
-    Args:
-      texts: The texts; dropout uses the masks of the `dropout_masks` context.
-    """
+    """Return the logits [passages, outputs] float32 of texts and of what fills up their number."""
     inputs = inputs_of_padded(texts.tokens, texts.lengths)
     if not reads_passages(model):
         return tf.cast(model(inputs, training=True), tf.float32)
@@ -64,9 +56,6 @@ def logits_of_texts_and_passages(
     model: models.BertClassifier, tokens: tf.RaggedTensor
 ) -> tf.Tensor:
     """Return the logits of each text, followed by those of each of its passages, read alone.
-
-    Args:
-      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
 
     Returns:
       Logits [batch, 1 + passages, outputs] float32, NaN after a text's last passage; [batch, 1,
@@ -84,13 +73,10 @@ def logits_of_texts_and_passages(
 
 
 def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
-    """Return the passage of each text that supports the prediction most strongly, [batch] int32.
+    """Return the passage of each text that supports the prediction most, [batch] int32, from 1.
 
     Args:
       logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
-
-    Returns:
-      The number of the passage in its text, counted from 1.
     """
     found = support(logits[:, 0], logits[:, 1:])
     found = tf.where(tf.math.is_nan(found), -math.inf, found)

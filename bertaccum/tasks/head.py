@@ -33,7 +33,6 @@ def build_classifier(
     """Build a model with a head on the encoder's pooled output.
 
     Args:
-      outputs: Number of outputs, such as the number of classes.
       pool: How the pooled outputs of a text's passages are combined, "mean" or "max"; None if each
         text is one passage.
 
@@ -54,9 +53,6 @@ class Head(tf_keras.layers.Layer):
     Like google-research/bert and transformers, it applies dropout once; in tf-models,
     `BertClassifier` and its `ClassificationHead` each apply it. The weights have the same names as
     those of `ClassificationHead`.
-
-    Args:
-      pool: How the pooled outputs of a text's passages are combined, as in `build_classifier`.
     """
 
     def __init__(
@@ -84,11 +80,6 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
 
     Args:
       head: Whether to load the head as well as the encoder and its pooler.
-
-    Raises:
-      InputError: The files are damaged, belong to another model, or contain a number that is not
-        finite.
-      tf.errors.ResourceExhaustedError: The weights do not fit in memory beside the classifier.
     """
     encoder, *heads = _named_layers(model).items()
     parts = [

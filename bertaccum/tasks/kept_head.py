@@ -1,7 +1,4 @@
-"""Heads of fine-tuned classifiers: their outputs in the order of our labels.
-
-This module does not import TensorFlow.
-"""
+"""Heads of fine-tuned classifiers: their outputs in the order of our labels."""
 
 from __future__ import annotations
 
@@ -14,17 +11,11 @@ _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
 
 
 def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | None:
-    """Return how a checkpoint's head becomes the head for some labels.
+    """Return how a checkpoint's head becomes the head for some labels; None for a random head.
 
     Outputs correspond by the names of their classes, whose capitals may differ. If the checkpoint
     has no names, they correspond by number. The head of a run is kept whenever its labels are the
     same.
-
-    Args:
-      source: Model to start from.
-
-    Returns:
-      None for a random head.
 
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.

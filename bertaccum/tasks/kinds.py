@@ -24,11 +24,7 @@ _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
 
 
 def make_task(labels: Labels, decoding: Decoding | None = None, smoothing: float = 0.0) -> Task:
-    """Return the task of a dataset.
-
-    Args:
-      decoding: How logits become predictions; None for temperature 1 and thresholds 0.5.
-    """
+    """Return the task of a dataset."""
     return _KINDS[labels.task](labels, decoding or PLAIN, smoothing)
 
 
@@ -45,9 +41,6 @@ def task_in(tsv: Path, task: Task) -> Task:
 
     A TSV that `prepare` wrote contains class numbers, which differ between data folders, as the
     spelling of a class may.
-
-    Raises:
-      InputError: The TSV's folder was prepared with a class that the run does not have.
     """
     known = task.labels.names
     names = [str(name) for name in (manifest_of(tsv) or {}).get("labels", [])]

@@ -31,7 +31,7 @@ class Labels:
     values: list[str]
     names: list[str]  # Name of each class, for display; empty for regression.
     pairs: bool = False  # Whether the examples are pairs of texts.
-    task: str = CLASSIFICATION  # Kind of task, one of `config.TASKS`.
+    task: str = CLASSIFICATION  # Kind of task, one of `TASKS`.
     mean: float = 0.0  # Mean of the labels in train.tsv, for regression.
     std: float = 1.0  # Standard deviation of the labels in train.tsv, for regression.
     # Fields of the `LabelFormat` of the training rows that differ from the plain format; files that
@@ -71,14 +71,7 @@ class Labels:
 
 
 def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
-    """Return the label of each row of a table.
-
-    Args:
-      tsv: Path of the table, for error messages.
-
-    Raises:
-      InputError: The table has no labels.
-    """
+    """Return the label of each row of a table."""
     if "label" not in table:
         raise InputError(
             "has no labels",
@@ -98,13 +91,9 @@ def class_numbers(
     """Return the class numbers of each row.
 
     Args:
-      tsv: Path of the table, for error messages.
       labels: Classes. Another spelling of a class is the same class, as in `spellings.merged`.
       parts: Returns the labels in each of the different cells of the label column.
       by_name: Whether these are names of classes.
-
-    Raises:
-      InputError: The table has no labels, or an unknown one.
     """
     known = labels.names if by_name else labels.values
     numbers = {value: number for number, value in enumerate(known)}

@@ -1,7 +1,4 @@
-"""Multi-label classification: any number of labels for each example.
-
-It is trained with sigmoid cross-entropy, averaged over the labels.
-"""
+"""Multi-label classification: any number of labels for each example, sigmoid cross-entropy."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ class MultiLabel:
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
     ) -> np.ndarray:
-        """Return 1 for each label of an example and 0 for the others, [examples, labels] float32.
-
-        See `Task.encode`.
-        """
+        """Return 1 for each label of an example and 0 for others, [examples, labels] float32."""
         parts = partial(self.parts, separator=separator)
         found = np.zeros((len(table), self.labels.outputs), np.float32)
         for row, numbers in enumerate(class_numbers(tsv, table, self.labels, parts, by_name)):
@@ -72,15 +66,9 @@ class MultiLabel:
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, during training and afterwards.
 
-        Args:
-          logits: Logits [examples, labels].
-          labels: Labels that `encode` returned, [examples, labels].
-
-        Returns:
-          `examples` and the values of `metrics`: F1 over all decisions, the mean F1 of the labels,
-          the mean average precision of the labels that occur, and the loss; `exact_match`, the
-          fraction of the examples whose labels are all predicted correctly; and
-          `constant_micro_f1`, the highest `micro_f1` of always predicting the same labels.
+        Besides the `metrics`: `exact_match`, the fraction of the examples whose labels are all
+        predicted correctly; and `constant_micro_f1`, the highest `micro_f1` of always predicting
+        the same labels.
         """
         from sklearn import metrics
 
@@ -97,12 +85,7 @@ class MultiLabel:
         }
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        """Return `scores`, the calibration of all decisions and the scores of each label.
-
-        Returns:
-          The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
-          `ClassScores`; and `thresholds`, the probability from which each label is predicted.
-        """
+        """Return `scores`, `reliability`, `temperature`, and each label's scores and threshold."""
         predicted = self._predicted(logits)
         return {
             **self.scores(logits, labels),
@@ -169,7 +152,6 @@ class MultiLabel:
         return tf.gather(of_passages, tf.argmax(logits, axis=-1), axis=2, batch_dims=1)
 
     def head_transform(self) -> tuple[float, float]:
-        """Return the factor and the offset that put the temperature into the logits."""
         return 1 / self.decoding.temperature, 0.0
 
     def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""The labels of a data folder, which decide its task. This module does not import TensorFlow."""
+"""The labels of a data folder, which decide its task."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     Raises:
       ConfigError: The manifest says that the folder was prepared for another task, or there is
         neither a manifest nor `task` and the labels look like scores or like several labels.
-      InputError: train.tsv is missing, is unusable, has fewer than two classes, or has numbers as
-        classes of which one is not finite.
     """
     manifest, train = read_manifest(folder), folder / "train.tsv"
     if manifest is not None:

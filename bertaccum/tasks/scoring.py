@@ -22,10 +22,8 @@ class ClassScores:
     """The scores of one class or label.
 
     Args:
-      name: Name of the class.
       precision: Fraction of the predictions of this class that are right.
       recall: Fraction of the examples with this label that are predicted as this class.
-      f1: Harmonic mean of precision and recall.
       examples: Number of examples with this label.
     """
 
@@ -42,8 +40,8 @@ def class_scores(
     """Return the scores of each class.
 
     Args:
-      labels, predictions: Class numbers [examples], or for several labels 0 or 1
-        [examples, classes].
+      labels, predictions: Class numbers [examples], or for several labels 0 or 1 [examples,
+        classes].
     """
     from sklearn import metrics
 
@@ -71,9 +69,8 @@ def reliability(confidences: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
       correct: Whether each prediction is correct, [predictions].
 
     Returns:
-      `expected_calibration_error`: the mean difference, over predictions, between the mean
-        confidence and the accuracy of their bin; and `reliability`: the mean `confidence`, the
-        `accuracy` and the number of `examples` of each bin that is not empty.
+      `expected_calibration_error`, and `reliability`: the mean `confidence`, the `accuracy` and the
+      number of `examples` of each bin that is not empty.
     """
     bins = np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
     rows, error = [], 0.0
@@ -95,7 +92,6 @@ def fitted_temperature(fit_at: Callable[[float], tuple[float, float]], predictio
     Args:
       fit_at: Returns the mean loss and the calibration error of the logits divided by a
         temperature.
-      predictions: Number of predictions over which the loss is the mean.
     """
     from scipy import optimize
 

@@ -34,11 +34,7 @@ _ENGLISH = "en"
 
 
 def glue_options(config: PrepareConfig) -> dict[str, Any]:
-    """Return the options and the checksums of the files that determine the result.
-
-    Raises:
-      ConfigError: There is no such data set.
-    """
+    """Return the options and the checksums of the files that determine the result."""
     task = _task_of(config)
     options: dict[str, Any] = {"dataset": task.name}
     if task is XNLI:
@@ -49,11 +45,7 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
 
 
 def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
-    """Return the rows of a folder of GLUE; its dev and test sets become splits.
-
-    Raises:
-      ConfigError: There is no such data set.
-    """
+    """Return the rows of a folder of GLUE; its dev and test sets become splits."""
     task = _task_of(config)
     parts = _parts(config, task, note)
     if "dev" not in parts:

@@ -41,11 +41,7 @@ class GlueTask:
     may_be_broken: bool = False
 
     def facts(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return what a manifest says about a data set for which GLUE accepts predictions.
-
-        Args:
-          labels: The classes as GLUE names them, in the order of the class numbers.
-        """
+        """Return what a manifest says about a data set for which GLUE accepts predictions."""
         known = {"dataset": self.name, "submission": dict(self.submissions), "labels": list(labels)}
         return {"glue": known} if self.submissions else {}
 
@@ -64,12 +60,7 @@ def glue_rows(
     columns: Sequence[str] = (),
     keep: Callable[[list[str]], bool] = lambda cells: True,
 ) -> Iterator[Row]:
-    """Yield the rows of a file. The order of test rows is that of the submission.
-
-    Args:
-      labeled: Whether the file has labels, as only training and dev files do.
-      keep: Returns whether to yield a row, given its cells in `columns`.
-    """
+    """Yield the rows of a file. The order of test rows is that of the submission."""
     wanted = [*([task.label] if labeled else ()), *task.texts, *columns]
     skips = note if labeled and task.may_be_broken else None
     for number, cells in _cells(path, wanted, task.headless if labeled else (), skips):

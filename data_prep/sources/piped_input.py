@@ -31,10 +31,6 @@ def saved_pipes(config: PrepareConfig, note: Note) -> Iterator[tuple[PrepareConf
     Yields:
       The options, and a function that passes messages on. In messages and errors, the input has
       the name that the user gave it. The files are deleted at the end.
-
-    Raises:
-      ConfigError: Both options name the same pipe.
-      RunError: The contents cannot be saved.
     """
     given = {name: path for name in _OPTIONS if (path := getattr(config, name)) is not None}
     files: dict[str, Any] = {n: _DEVICE if path == _STDIN else path for n, path in given.items()}

@@ -41,13 +41,7 @@ def tfds_options(config: PrepareConfig) -> dict[str, Any]:
 
 
 def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
-    """Download a data set, unless that has been done, and open it for reading.
-
-    Raises:
-      ConfigError: There is no such data set, or an option does not suit its features.
-      InputError: There is no network, or the data set cannot be prepared or has no training rows.
-      RunError: tensorflow-datasets could not write its files.
-    """
+    """Download a data set, unless that has been done, and open it for reading."""
     builder = _builder(config, progress)
     chosen = choose(builder.info.features, config)
     _prepare(builder, config, progress)

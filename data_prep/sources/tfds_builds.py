@@ -1,7 +1,4 @@
-"""Progress, messages and errors of the builders of tensorflow-datasets.
-
-tensorflow-datasets is imported only when a function is called.
-"""
+"""Progress, messages and errors of the builders of tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -101,11 +98,7 @@ class _ReportingBar:
 
 @contextmanager
 def explained(what: str, otherwise: str) -> Iterator[None]:
-    """Convert the known exceptions of a download into errors with a hint.
-
-    Args:
-      otherwise: What the user can do without a network, for the hint.
-    """
+    """Convert the known exceptions of a download into errors with a hint."""
     import requests
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
     from tensorflow_datasets.core.download.extractor import ExtractError

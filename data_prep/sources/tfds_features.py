@@ -1,7 +1,4 @@
-"""Chooses the texts and the label among the features of a data set of tensorflow-datasets.
-
-tensorflow-datasets is imported only when a function is called.
-"""
+"""Chooses the texts and the label among the features of a data set of tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -41,9 +38,6 @@ class Chosen:
 
 def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
     """Return the features that the options name, or else the obvious ones.
-
-    Args:
-      features: The features of the data set, keyed by name.
 
     Raises:
       ConfigError: An option names no suitable feature, or it is not obvious which one to read.

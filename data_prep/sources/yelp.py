@@ -26,20 +26,12 @@ _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
 
 
 def unescape(text: str) -> str:
-    r"""Replace the archive's escapes in a review, because tensorflow-datasets keeps them.
-
-    Args:
-      text: A field of the archive, with `""` for a double quote and `\n` for a line break.
-    """
+    r"""Replace the archive's escapes in a review, because tensorflow-datasets keeps them."""
     return _LINE_END.sub(r"\1\n", text.replace('""', '"'))
 
 
 def yelp_options(config: PrepareConfig) -> dict[str, str]:
-    """Return the checksum of the archive, which determines the result.
-
-    Raises:
-      ConfigError: The user's archive is not the recorded one, and the options do not allow that.
-    """
+    """Return the checksum of the archive, which determines the result."""
     if config.archive is None:
         return {"archive_sha256": recorded_download().sha256}
     found = checked_sha256(Path(config.archive), config.allow_unverified_archive)
@@ -48,18 +40,9 @@ def yelp_options(config: PrepareConfig) -> dict[str, str]:
 
 @contextmanager
 def yelp_source(config: PrepareConfig, progress: Progress, _: Note) -> Iterator[Source]:
-    """Download Yelp Polarity, or unpack the user's archive, and open it for reading.
+    """Download Yelp Polarity, or unpack the user's verified archive, and open it for reading.
 
-    Args:
-      config: Options of `prepare`. The caller has already checked the archive's checksum.
-
-    Yields:
-      The source. Its rows can be read only inside the `with` block.
-
-    Raises:
-      InputError: There is no network, the download is wrong, or the archive is not a Yelp
-        Polarity archive.
-      RunError: tensorflow-datasets could not write its files.
+    The rows of the source can be read only inside the `with` block.
     """
     recorded = recorded_download()
     if config.archive is None:

@@ -62,11 +62,6 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     Args:
       folder: Contains either one folder per class with one text per file, or one `.txt` file per
         class with one text per line.
-      encoding: Encoding of the files. None means the one that the byte order mark indicates, else
-        UTF-8.
-
-    Raises:
-      InputError: The folder has neither of these layouts, or a file in it is not text.
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]

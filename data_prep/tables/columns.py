@@ -80,11 +80,7 @@ class Reading:
 
 
 def reading_of(config: Any, **others: Any) -> Reading:
-    """Return the options of a command for reading its table.
-
-    Args:
-      config: Options of the command, some of which have the names of fields of `Reading`.
-    """
+    """Return the options of a command for reading its table."""
     shared = field_names(Reading) & field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
     options["delimiter"] = delimiter_character(options["delimiter"])
@@ -116,12 +112,8 @@ def named_picks(
     """Find the requested columns in the header of a file.
 
     Args:
-      path: The file, for error messages.
       prepared: Whether `prepare` wrote the file; it may then have no labels, and its weights are
         read.
-
-    Raises:
-      ConfigError: There is no such column, or two options request the same one.
     """
     wanted = reading.named
     if reading.text_pair_column is None and names.count(PAIR) == 1:
@@ -200,15 +192,7 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
 
 
 def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, path: Path) -> Row:
-    """Return the example in a row of a table.
-
-    Args:
-      cells: The cells by their positions; only those in `picks` are needed.
-      path: The file, for error messages.
-
-    Raises:
-      InputError: The row lacks a label, or has an invalid weight, 0 or 1.
-    """
+    """Return the example in a row of a table."""
     label = None if picks.label is None else cells[picks.label].strip()
     if label is not None and not label[:1].isalnum() and not visible(label):
         no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"

@@ -30,9 +30,6 @@ def fasttext_rows(path: Path, reading: Reading) -> Iterator[Row]:
     """Yield the examples of a file in fastText's format; skip blank lines.
 
     The labels of a line that has several, or may have, are a JSON list.
-
-    Raises:
-      InputError: A line has no label.
     """
     for row, line in text_lines(path, reading.encoding):
         if line.strip():

@@ -51,7 +51,6 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
       cell occurs more than once.
 
     Args:
-      records: The rows of the file, each a list of cells.
       certain: Whether to ignore the last condition, which also holds if the first row has a class
         that occurs in no other row.
     """

@@ -19,10 +19,7 @@ from data_prep.tables.spellings import finite_number, flags_remedy, number_remed
 
 
 def likely_task(cells: Collection[str], where: str | Path) -> str:
-    """Return the kind of task that the cells of a label column suit.
-
-    Returns:
-      multi-label if a cell contains a list of several labels, else classification.
+    """Return the kind of task that the cells of a label column suit: multi-label for lists.
 
     Raises:
       ConfigError: The cells look like scores, or like several labels without being lists.
@@ -75,9 +72,6 @@ def check_labels(
     where: str | Path,
 ) -> None:
     """Check that cells have the same format, and that classes that are numbers are finite.
-
-    Args:
-      rows: The number of a row where each cell occurs.
 
     Raises:
       InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are

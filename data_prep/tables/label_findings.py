@@ -17,11 +17,7 @@ _MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 def format_notes(
     found: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
 ) -> Iterator[str]:
-    """Yield sentences about the label column that the user's options do not say.
-
-    Args:
-      task: The kind of task that the user wants, or None.
-    """
+    """Yield sentences about the label column that the user's options do not say."""
     if kind == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
     if found.flags:
@@ -41,13 +37,9 @@ def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict
 
 
 def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
-    """Return the spellings of each class that has several, or one with invisible characters.
+    """Return, by class, the spellings if there are several or one has invisible characters.
 
-    Args:
-      parts: The training rows, and others whose labels `label_cells` accepts.
-
-    Returns:
-      The number of rows with each spelling, the most frequent first, keyed by class name.
+    The number of rows with each spelling, the most frequent first.
     """
     found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
     for rows in parts:

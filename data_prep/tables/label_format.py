@@ -74,11 +74,7 @@ _PLAIN = LabelFormat()
 def class_format(
     cells: Collection[str], classes: int = 0, known: LabelFormat = _PLAIN
 ) -> LabelFormat:
-    """Return how a column with one label in each row contains it.
-
-    Args:
-      classes: The number of known classes; 0 if it is unknown.
-    """
+    """Return how a column with one label in each row contains it."""
     found = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
     return replace(found, flags=known.flags or _flags(found, cells, classes))
 

@@ -26,14 +26,7 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
     """Return the labels of the training rows.
 
     Args:
-      source: The source. If it has no `order`, labels are sorted: by value if all are integers,
-        otherwise as strings.
       task: The kind of task. None means what the labels suit; see `likely_task`.
-      as_written: Whether different spellings are different classes; see `spellings.merged`.
-
-    Raises:
-      ConfigError: `task` is None and the labels look like scores, or like several labels.
-      InputError: The training rows have only one class, one score or one label.
     """
     if task is None:
         task = likely_task(rows.classes, source.train.where)

@@ -26,11 +26,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 c
 
 
 def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
-    """Return whether a file has a JSON Lines extension or its first nonblank line is an object.
-
-    Raises:
-      InputError: The file is a JSON array.
-    """
+    """Return whether a file has a JSON Lines extension or its first nonblank line is an object."""
     first = next((line.strip() for _, line in text_lines(path, encoding) if line.strip()), "")
     if ending in _ENDINGS and first.startswith("["):
         remedy = "write one object per line, for example with `jq -c '.[]'`"
@@ -137,11 +133,7 @@ def _fields(parent: Any) -> Iterator[str]:
 def parquet_cells(
     path: Path, names: Sequence[str], label: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row, from 1, and its values in the columns `names`, as text.
-
-    Args:
-      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
-    """
+    """Yield the number of each row and its values in some columns, as `json_cells` does."""
     with _opened(path) as file:
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
         records = (record for batch in batches for record in batch.to_pylist())

@@ -49,16 +49,10 @@ _MOST_CLASSES = 1000
 def quoted_records(
     lines: Lines, delimiter: str, path: Path, escaped: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record of a quoted file, after the number of its first line.
+    """Yield the number of the first line and the fields of each record of a quoted file.
 
-    Blank lines are skipped.
-
-    Args:
-      path: The file, for error messages.
-      escaped: Whether a backslash escapes a double quote, delimiter, line break or backslash.
-
-    Raises:
-      InputError: The file is not valid CSV.
+    Blank lines are skipped. If `escaped`, a backslash escapes a double quote, delimiter, line break
+    or backslash.
     """
     texts, escape = (line for _, line in lines), None
     if escaped:
@@ -91,12 +85,7 @@ def _only_escapes(line: str, delimiter: str) -> str:
 
 
 def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether a file has even columns only if backslashes escape the next character.
-
-    Args:
-      lines: Returns an iterator over the file's lines; called more than once.
-      path: The file, for error messages.
-    """
+    """Return whether a file has even columns only if backslashes escape the next character."""
     if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
         return False
     usual = plain_records(lines(), delimiter) if delimiter == TAB else None
@@ -120,15 +109,7 @@ def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]
 
 
 def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether double quotes enclose fields, following the rules in the module's docstring.
-
-    Args:
-      lines: Returns an iterator over the file's lines; called more than once.
-      path: The file, for error messages.
-
-    Raises:
-      InputError: A quoted field contains lines that look like rows.
-    """
+    """Return whether double quotes enclose fields, by the rules in the module's docstring."""
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
     even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1

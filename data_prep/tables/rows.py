@@ -104,14 +104,7 @@ def clean(text: str) -> str:
 
 
 def gather(part: Part, what: str, progress: Progress) -> Rows:
-    """Read, clean and encode all rows of a part.
-
-    Args:
-      what: The name of the rows in progress messages, such as `training`.
-
-    Returns:
-      The rows in the order of the source.
-    """
+    """Read, clean and encode all rows of a part."""
     rows, codes = Rows(), dict[str, int]()
     for done, (row, label, text, pair, weight) in enumerate(part.examples, 1):
         whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"

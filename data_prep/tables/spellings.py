@@ -37,14 +37,7 @@ def finite_number(text: str) -> float | None:
 
 
 def number_remedy(cell: str) -> str | None:
-    """Return how to write the number that a cell with other separators seems to contain.
-
-    Args:
-      cell: A cell that is no number for `finite_number`, such as `3,5`, `1,000` or `1.234,5`.
-
-    Returns:
-      A clause for an error message, or None if the cell does not look like a number.
-    """
+    """Return how to write the number that a cell such as `3,5` or `1.234,5` may contain."""
     if found := _GROUPED.fullmatch(cell.strip()):
         whole = found["whole"].replace(found["mark"], "")
         if found["mark"] == "," and not found["more"] and not found["rest"]:
@@ -92,11 +85,9 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
 
     Two labels are one class if they differ only in case, in invisible characters and spaces, or in
     their Unicode form, or if they are the same whole number, such as `1`, `1.0` and `+1`. Codes
-    such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes.
-
-    Returns:
-      The name of each label's class. Of spellings that are equally frequent, the name is one in the
-      form NFC, without stray characters, and the shortest of them.
+    such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes. Of spellings
+    that are equally frequent, the name is one in the form NFC, without stray characters, and the
+    shortest of them.
     """
     classes = dict[str, list[str]]()
     for label in sorted(counts):
@@ -111,14 +102,9 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[str], str | None]:
-    """Return a function that finds the class that a label spells.
+    """Return a function that finds the class that a label spells, or None.
 
-    Args:
-      as_written: Whether each other spelling is another label.
-
-    Returns:
-      A function of a label that returns the name of its class: the same spelling, or else the only
-      class with another spelling of it, or else None.
+    It is the same spelling or, unless `as_written`, the only class with another spelling of it.
     """
     exact, classes = set(names), dict[str, list[str]]()
     for name in exact:

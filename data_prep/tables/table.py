@@ -52,13 +52,6 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
       path: A delimited file, JSON Lines, Parquet or a file in fastText's format, or a folder as
         described in `class_texts`. Files of text may be compressed with gzip, or be the only file
         in a zip archive; a folder may be a zip archive.
-      reading: Options for reading; None uses the defaults.
-
-    Yields:
-      The examples in order, without blank lines.
-
-    Raises:
-      ConfigError: An option does not fit the file.
     """
     reading = reading or Reading()
     if root := class_root(path):

@@ -44,8 +44,6 @@ def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterat
     Args:
       path: The file, also one in a zip archive. Byte order marks at the beginning of each line are
         skipped, because they are inside a file if several files were concatenated.
-      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
-        otherwise.
 
     Yields:
       (row, line): The row, counted from 1, and the line with its line ending.
@@ -150,9 +148,6 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
     """Open a text file, or a gzip or zip file that contains one text file.
 
     Compressed contents are unpacked while they are read, so they are never in memory as a whole.
-
-    Yields:
-      The open binary file.
     """
     name = Path(str(path))
     with open_input(path) if isinstance(path, Path) else nullcontext() as file:
@@ -182,12 +177,7 @@ def is_parquet(path: Path) -> bool:
 def ending(path: Path | zipfile.Path) -> str:
     """Return the ending of a file's name in lower case, such as `.csv`.
 
-    Args:
-      path: The file, also one in a zip archive. `.gz` is ignored, and for a zip file the name of
-        the file inside counts.
-
-    Raises:
-      InputError: The file is a zip archive that does not contain exactly one file.
+    `.gz` is ignored, and for a zip file the name of the file inside counts.
     """
     name = Path(str(path))
     if isinstance(path, Path) and path.suffix.lower() in _PACKED:

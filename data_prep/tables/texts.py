@@ -26,9 +26,6 @@ def read_texts(
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
         contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
         stdin, with one text per line.
-
-    Raises:
-      ConfigError: The file has no such column.
     """
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)

@@ -28,16 +28,10 @@ def read_tsv(
 ) -> pd.DataFrame:
     """Read a TSV in either layout, or any other table.
 
-    Args:
-      reading: Options for reading; None uses the defaults.
-
     Returns:
       A DataFrame with the columns `row` (int, line or record of the file, counted from 1), `label`
       (str without surrounding spaces), `text` (str, unchanged), `text_pair` (str) and `weight`
       (float64). A column that the file does not have is absent.
-
-    Raises:
-      ConfigError: An option does not fit the file.
     """
     rows = list(read_rows(Path(path), reading, note))
     if not rows:
@@ -61,17 +55,11 @@ def write_tsv(
     layout: str,
     columns: Sequence[str] = (LABEL, TEXT),
 ) -> str:
-    """Write one split to a file.
+    """Write one split to a file, and return the file's SHA-256.
 
     Args:
-      split: The name of the split. In the cola layout a test file has no labels.
       rows: For each row, in order, the cell of its label and its other cells in UTF-8, separated by
         tabs. The label is None if no row has one.
-      layout: plain or cola.
-      columns: Names of the columns; only for the plain layout.
-
-    Returns:
-      The file's SHA-256, in hexadecimal.
     """
     with path.open("wb") as file:
         file.writelines(_lines(split, rows, layout, columns))

@@ -35,18 +35,11 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
 
 
 def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None) -> int:
-    """Write predictions, one line per text.
+    """Write predictions, one line per text, and return their number.
 
-    For a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns `index` and
-    `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated probabilities of
-    the classes or, for a regression, the predicted number.
-
-    Args:
-      found: The predictions, in the order of the texts.
-      table: Path of the table whose texts are predicted, if any.
-
-    Returns:
-      The number of predictions.
+    If `table` is a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns
+    `index` and `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated
+    probabilities of the classes or, for a regression, the predicted number.
     """
     labels = _glue_labels(table)
     if labels is not None:
@@ -92,11 +85,7 @@ def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
     """Write eval_results.txt: lines `key = value`, with the same keys and order as run_classifier.
 
     In run_classifier, `loss` is a mean of batch means. In this file it equals `eval_loss`, the mean
-    over all examples.
-
-    Args:
-      evaluated: The fields of the result of `bertaccum.evaluate`. `update`, if known, becomes
-        `global_step`.
+    over all examples. `update`, if known, becomes `global_step`.
     """
     # run_classifier knows only the accuracy.
     names = ["accuracy"] if "accuracy" in evaluated else METRICS

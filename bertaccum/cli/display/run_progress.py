@@ -36,11 +36,7 @@ class Mean:
 
 
 class Track:
-    """The current statistics of a run, such as its loss and speed.
-
-    Attributes:
-      speed: The smoothed number of examples per second, excluding evaluations.
-    """
+    """The current statistics of a run; `speed` (examples per second) excludes evaluations."""
 
     def __init__(self, started: Started) -> None:
         self.total, self.begun, self.over = started.updates, started.done, bool(started.over)
@@ -88,9 +84,6 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
 
     A `Started` event begins a new track. The view of a worker other than the chief
     receives no `Started` event, so its track stays None.
-
-    Returns:
-      The track.
     """
     if isinstance(event, Started):
         track = Track(event)

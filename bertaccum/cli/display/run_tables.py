@@ -78,11 +78,7 @@ def run(found: dict[str, Any]) -> None:
 
 
 def finished(summary: dict[str, Any], folder: str, seconds: float) -> None:
-    """Print the result of `bertaccum train`.
-
-    Args:
-      seconds: The duration of the command, which includes loading, planning and compiling.
-    """
+    """Print the result of `bertaccum train`; `seconds` include loading, planning and compiling."""
     metric = summary["best_by"]
     early = ", stopped early: no improvement" if summary["stopped_early"] else ""
     facts = {

@@ -43,11 +43,7 @@ def _option_names() -> frozenset[str]:
 
 
 def with_flags(message: str) -> str:
-    """Return a message of the library with its options spelled as command-line flags.
-
-    Args:
-      message: The message, with options in backticks: `target_batch` or `drop_duplicates=False`.
-    """
+    """Return a message whose options in backticks, `target_batch`, are flags, `--target-batch`."""
 
     def flag(found: re.Match[str]) -> str:
         name = found[1].replace("_", "-")
@@ -68,10 +64,6 @@ def wrapped(line: str, width: int, indent: int = 0) -> str:
     """Return a line broken between words into lines of at most `width` terminal cells.
 
     Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
-
-    Args:
-      width: The maximum width; 0 if there is no limit.
-      indent: The number of spaces before the second line and all later ones.
     """
     if width == 0:
         return line
@@ -122,9 +114,8 @@ def naming_stdout() -> Iterator[None]:
 def result(text: str, indent: int | None = None) -> None:
     """Write a line of results to stdout.
 
-    Args:
-      indent: On a terminal, wrap the line between words, and indent all lines but the first one by
-        this number of spaces; None writes it as it is.
+    On a terminal, wrap it between words, with `indent` spaces before all lines but the first one;
+    None writes it as it is.
     """
     with naming_stdout():
         line = printable(text, _TAB) if indent is None else _fitted(text, sys.stdout, indent)
@@ -132,11 +123,7 @@ def result(text: str, indent: int | None = None) -> None:
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
-    """Print a result as JSON on stdout.
-
-    Args:
-      indent: The indentation in spaces; None prints one line.
-    """
+    """Print a result as JSON on stdout, on one line if `indent` is None."""
     with naming_stdout():
         print(printable_json(json_text(values, indent).rstrip()), flush=True)
 
@@ -248,11 +235,7 @@ def skipped(event: Updated) -> str:
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
-    """Return the message for an evaluation, in one line.
-
-    Args:
-      first: Whether to add the majority baseline, which is constant during a run.
-    """
+    """Return the message for an evaluation, the first one with the constant majority baseline."""
     remarks = ["best so far" if event.best else "", metrics.one_class(event.scores)]
     remark = ", but ".join(filter(None, remarks))
     said = f"update {event.update}: {metrics.sentence(event.scores, best_by, first)}"
@@ -272,11 +255,7 @@ def out_of_memory(event: OutOfMemory) -> str:
 
 
 def stopped(event: Stopped, again: bool = False) -> str:
-    """Return the message for a run that a signal stopped.
-
-    Args:
-      again: Whether the same command, run again, resumes the run.
-    """
+    """Return the message for a run that a signal stopped and that the same command may resume."""
     if again or event.workers > 1:
         how = "run the same command again to resume"
     else:

@@ -34,12 +34,6 @@ class Capture:
     and then shows the unread text. Both processes share one read position, so no line is shown
     twice. (If this process is the first one of a container, the operating system ends the second
     process with it.)
-
-    Args:
-      show: Called in another thread with each line, soon after the line is written.
-
-    Raises:
-      OSError: There is no stderr or no temporary folder.
     """
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:

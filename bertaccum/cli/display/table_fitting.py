@@ -58,13 +58,7 @@ def say_written(paths: Sequence[str]) -> None:
 
 
 def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table | None:
-    """Return a table at most `width` cells wide, or None if the columns do not fit.
-
-    A table with a box is easier to read, but wider.
-
-    Args:
-      boxed: Whether to draw a box if there is room for it.
-    """
+    """Return a table at most `width` cells wide, or None if the columns do not fit."""
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
         return _table(columns, widths, boxed)
     if widths := _widths(columns, width - _GAP * (len(columns) - 1)):
@@ -75,12 +69,11 @@ def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table |
 def fitted(
     head: Row, rows: Sequence[Row], width: int, least: Sequence[str] = (), boxed: bool = True
 ) -> tuple[Table, list[str]]:
-    """Return a table without the columns that do not fit, and the names of the columns left out.
+    """Return a table without the columns that do not fit, and the names of these columns.
 
     Args:
-      head: The names of the columns. The first column is never left out.
-      least: The columns to leave out first, in this order; the others follow from the right.
-      boxed: Whether to draw a box if there is room for it.
+      least: The columns to leave out first, in this order; the others follow from the right, except
+        the first one.
     """
     columns = _columns(head, rows)
     # A column for remarks has no name; it is left out if there are none.
@@ -97,11 +90,7 @@ def fitted(
 
 
 def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
-    """Print a table without the columns that do not fit, and a line that names these columns.
-
-    Args:
-      least: The columns to leave out first, in this order.
-    """
+    """Print a table without the columns that do not fit, and a line that names these columns."""
     console = _stdout()
     table, left_out = fitted(head, rows, console.width, least)
     _print(console, table)

@@ -51,11 +51,7 @@ class _Terminal(Console):
 
 
 class Live(View):
-    """A view that shows phases as progress bars, and the state of training as a row of numbers.
-
-    Args:
-      console: The console to write to; by default a console for stderr.
-    """
+    """A view that shows phases as progress bars, and the state of training as a row of numbers."""
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
         super().__init__(verbose)
