@@ -10,7 +10,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
 from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from data_prep.findings import findings, rows_to_keep
 from data_prep.split import split_rows
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT
@@ -43,7 +43,7 @@ class Assembled:
 
 
 def assemble(
-    source: Source, config: PrepareConfig, progress: Progress, note: Note = unheard
+    source: Source, config: PrepareConfig, progress: Progress, note: Note = ignore_note
 ) -> Assembled:
     """Read all rows of a source, and split the training rows."""
     rows = gather(source.train, "training", progress)

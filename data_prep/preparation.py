@@ -14,7 +14,7 @@ from bertaccum.options.fields import TEST_COLUMNS, named_options
 from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.system.atomic import new_files, write_text
 from bertaccum.system.files import json_text, sha256
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
 from data_prep.sources.glue import glue_options, glue_source
@@ -68,7 +68,7 @@ def prepare(
     config: PrepareConfig,
     progress: Progress,
     learn_vocabulary: LearnVocabulary,
-    note: Note = unheard,
+    note: Note = ignore_note,
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 

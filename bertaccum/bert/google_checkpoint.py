@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.tensor_names import plain_variables
 from bertaccum.bert.weight_files import OTHER_FORMAT
@@ -42,7 +42,7 @@ def _encoder(folder: Path) -> EncoderConfig | None:
     return read_bert_config(path) if path.is_file() else None
 
 
-def _tensors(checkpoint: Path) -> dict[str, HeldTensor]:
+def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
     """Return the tensors, under the names to which tf-models-official's table translates theirs."""
     import tensorflow as tf
     from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
@@ -59,7 +59,7 @@ def _tensors(checkpoint: Path) -> dict[str, HeldTensor]:
         for name, key in plain_variables(shapes).items():
             for original, ours in BERT_V2_NAME_REPLACEMENTS:
                 key = key.replace(original, ours)
-            tensors[key] = HeldTensor(shapes[name], "F32", partial(read, name), name)
+            tensors[key] = LazyTensor(shapes[name], "F32", partial(read, name), name)
     return tensors
 
 
@@ -92,5 +92,5 @@ GOOGLE = CheckpointFormat(
     head_keys=("output_weights", "output_bias"),
     remedy="use the bert_config.json that came with the checkpoint",
     # The index contains checksums of all weights.
-    telling_suffix=".index",
+    identity_suffix=".index",
 )

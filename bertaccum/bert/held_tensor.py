@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class HeldTensor:
+class LazyTensor:
     """A tensor in a file, which is read on demand."""
 
     shape: list[int]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.bert.vocabulary import Vocabulary
 
 RUN_PREFIX = "model.ckpt"
@@ -48,7 +48,7 @@ class CheckpointFormat:
     # Returns what the files in a folder tell about the head of a classifier.
     head: Callable[[Path], FineTunedHead]
     # Returns the tensors in the weights at a path. TensorFlow is imported only there.
-    tensors: Callable[[Path], Mapping[str, HeldTensor]]
+    tensors: Callable[[Path], Mapping[str, LazyTensor]]
     # Returns the key in `tensors` of a weight of ours, given its name in checkpoints.
     tensor_key: Callable[[str], str]
     # Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
@@ -56,7 +56,7 @@ class CheckpointFormat:
     remedy: str  # What to do if the tensors do not fit the dimensions.
     # What to append to the path of the weights to get the path of a file whose contents identify
     # them.
-    telling_suffix: str = ""
+    identity_suffix: str = ""
     # Returns the other files of the weights at a path.
     shards: Callable[[Path], list[Path]] = lambda path: []
     # Names of files that may have the vocabulary if there is no `vocab.txt`.
@@ -104,8 +104,8 @@ class ModelSource:
         return self.labels is not None
 
     @property
-    def telling_file(self) -> Path | None:
+    def identity_file(self) -> Path | None:
         """The file whose contents identify the pretrained weights; None for random weights."""
         if self.checkpoint is None or self.format is None:
             return None
-        return self.checkpoint.with_name(self.checkpoint.name + self.format.telling_suffix)
+        return self.checkpoint.with_name(self.checkpoint.name + self.format.identity_suffix)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.nlp.modeling import networks
 
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.bert.in_place import assign_in_place, check_finite
 from bertaccum.bert.model_source import CheckpointFormat
 from bertaccum.errors import InputError
@@ -48,7 +48,7 @@ def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
     return [np.asarray(_usable(tensors, key, checkpoint)) for key in form.head_keys]
 
 
-def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
+def _usable(tensors: Mapping[str, LazyTensor], key: str, path: Path) -> Any:
     with np.errstate(over="ignore"):  # A number that is too large becomes infinite.
         value = tensors[key].read()
         check_finite(value, tensors[key].name or key, path)
@@ -56,7 +56,7 @@ def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
 
 
 def _problem(
-    key: str, weight: tf.Variable, form: CheckpointFormat, tensors: Mapping[str, HeldTensor]
+    key: str, weight: tf.Variable, form: CheckpointFormat, tensors: Mapping[str, LazyTensor]
 ) -> str | None:
     """Return why a tensor does not fit a weight, or None if it does."""
     tensor = tensors.get(key)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE
@@ -23,7 +23,7 @@ from bertaccum.system.files import read_object
 PREFIX = "bert."
 
 
-def open_tensors(path: Path) -> dict[str, HeldTensor]:
+def open_tensors(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors in a file, under their current names in transformers, without `bert.`."""
     held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
     if any(".lora_" in name for name in held):
@@ -32,11 +32,11 @@ def open_tensors(path: Path) -> dict[str, HeldTensor]:
     return {_today(plain[name]): tensor for name, tensor in held.items()}
 
 
-def _open(path: Path) -> dict[str, HeldTensor]:
+def _open(path: Path) -> dict[str, LazyTensor]:
     return _open_safetensors(path) if path.suffix == ".safetensors" else open_torch_file(path)
 
 
-def _open_shards(index: Path) -> dict[str, HeldTensor]:
+def _open_shards(index: Path) -> dict[str, LazyTensor]:
     """Return the tensors that an index lists, each from its own file."""
     files = _files_of_tensors(index)
     held = {shard: _open(index.with_name(shard)) for shard in sorted({*files.values()})}
@@ -87,14 +87,14 @@ def safetensors() -> ModuleType:
     return safetensors
 
 
-def _open_safetensors(path: Path) -> dict[str, HeldTensor]:
+def _open_safetensors(path: Path) -> dict[str, LazyTensor]:
     package = safetensors()
     try:
         weights, held = package.safe_open(path, framework="np"), {}
         for name in weights.keys():  # noqa: SIM118 (not a mapping)
             tensor = weights.get_slice(name)
             read = partial(_read, weights, name)
-            held[name] = HeldTensor(tensor.get_shape(), tensor.get_dtype(), read)
+            held[name] = LazyTensor(tensor.get_shape(), tensor.get_dtype(), read)
         return held
     except (package.SafetensorError, OSError) as error:
         raise InputError(

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.errors import InputError
 
 # Each kind of storage, with its type as safetensors names it and that of its elements.
@@ -95,7 +95,7 @@ class _ForbiddenError(Exception):
     """A pickle names something that weights do not need."""
 
 
-def open_torch_file(path: Path) -> dict[str, HeldTensor]:
+def open_torch_file(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors of the `state_dict` in a file that `torch.save` wrote."""
     with _readable(path):
         with path.open("rb") as file:
@@ -105,7 +105,7 @@ def open_torch_file(path: Path) -> dict[str, HeldTensor]:
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
             raise ValueError("it contains no state_dict")
         return {
-            name: HeldTensor(
+            name: LazyTensor(
                 list(view.shape), _KINDS[view.storage.kind][0], partial(_read, view, load, path)
             )
             for name, view in _views(state)

@@ -56,7 +56,7 @@ class Vocabulary:
             rules += [self.longest_word, self.as_transformers]
         return lines if usual else f"{lines}\n{rules}"
 
-    def doubt(self) -> str | None:
+    def casing_warning(self) -> str | None:
         """Return a sentence with evidence that `lower_case` is wrong for the entries, else None."""
         words, changed = words_and_changed(self.entries)
         if len(words) < _FEW_WORDS or is_cased(self.entries) != self.lower_case:

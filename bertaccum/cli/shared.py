@@ -23,7 +23,7 @@ def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
         show(values)
 
 
-def name_run(view: View, named: str) -> Record:
+def announce_run(view: View, named: str) -> Record:
     """Return the record of a run, and show its progress and the update of its best checkpoint.
 
     `runs/latest` may not be the run that the user expects, and may still be running.
@@ -35,7 +35,7 @@ def name_run(view: View, named: str) -> Record:
     return record
 
 
-def name_split(view: View, record: Record, split: str | None) -> str:
+def announce_split(view: View, record: Record, split: str | None) -> str:
     """Show and return the split on which the best model of a run is evaluated."""
     from data_prep.tables.tsv import default_split
 

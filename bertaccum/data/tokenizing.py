@@ -25,7 +25,7 @@ from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
-from data_prep.tables.columns import PAIR, TEXT, WEIGHT, Reading
+from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.spellings import class_finder, respelled, spelled_classes
 from data_prep.tables.tsv import read_tsv
@@ -130,7 +130,7 @@ def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str
 def _make_store(
     folder: Path, tsv: Path, task: Task, tokenizer: Tokenizer, progress: Progress
 ) -> None:
-    table = read_tsv(tsv, Reading(weight_if_named=True))
+    table = read_tsv(tsv, ReadOptions(weight_if_named=True))
     encoded = task.encode(tsv, table)
     columns = _texts(tsv, table, task.labels.pairs)
     with new_folder(folder, existing="keep") as temporary:

@@ -24,10 +24,10 @@ from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
-from data_prep.tables.columns import PAIR, TEXT, reading_of
+from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
 from data_prep.tables.tsv import read_tsv
 
@@ -47,7 +47,7 @@ class Predictions:
 
 
 def predictions(
-    config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
+    config: EvalConfig, tsv: Path, progress: Progress, note: Note = ignore_note
 ) -> Predictions:
     """Return the predictions of a run's best model for a labeled TSV."""
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
@@ -56,7 +56,7 @@ def predictions(
     if config.label_form:
         check_options(task, ["label_form"])
     if config.file:
-        reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
+        reading = read_options(config, several_labels=task.labels.task == MULTI_LABEL)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
         # Quotes in files that `prepare` wrote are characters.
         source = original if original and original.is_file() else tsv

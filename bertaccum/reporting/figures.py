@@ -43,7 +43,7 @@ STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """The style in which a run is drawn."""
 
     color: Any  # The color of the lines.
@@ -110,7 +110,7 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     return figure
 
 
-def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
+def _looks(names: Sequence[str], several: Sequence[Series]) -> list[LineStyle]:
     """Return the style of each run; coinciding runs get alternating dashes."""
     first = [next(i for i, one in enumerate(several) if coincide(one, s)) for s in several]
     looks = []
@@ -121,11 +121,11 @@ def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
         if position:
             label += f" (coincides with {names[first[number]]})"
         wrapped = textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False, drop_whitespace=False)
-        looks.append(Look(color, wrapped, position, size))
+        looks.append(LineStyle(color, wrapped, position, size))
     return looks
 
 
-def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
+def draw_loss(axes: Axes, series: Series, span: int, look: LineStyle) -> None:
     """Draw the loss of every update, faintly, and its running mean."""
     few = "." if len(series.loss) < 2 else None
     # Draw runs with fewer updates, which are less noisy, on top.
@@ -136,7 +136,7 @@ def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
     axes.plot(series.seen, smoothed(series, span), linestyle=look.dashes, color=look.color, **mean)
 
 
-def draw_scores(axes: Axes, series: Series, look: Look) -> None:
+def draw_scores(axes: Axes, series: Series, look: LineStyle) -> None:
     """Draw a point for each evaluation; if runs coincide, later ones have smaller points."""
     size = 4 + 3 * (look.of - 1 - look.position)
     points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}

@@ -91,7 +91,7 @@ def _folder_beside(path: Path, put: Callable[[Path], None]) -> Iterator[Path]:
 def _put_folder(written: Path, path: Path) -> None:
     """Rename a complete folder to `path`, replacing an existing folder."""
     # Two folders cannot be swapped in one step. If the process crashes between the steps,
-    # `standing` finds the old folder.
+    # `complete_folder` finds the old folder.
     old = _old(path)
     if path.exists():
         remove(old)
@@ -105,7 +105,7 @@ def _put_folder(written: Path, path: Path) -> None:
     remove(old)
 
 
-def standing(path: Path) -> Path:
+def complete_folder(path: Path) -> Path:
     """Return the current path of a folder that `new_folder` wrote.
 
     If `new_folder` crashed while it replaced the folder, the old folder has another name.
@@ -113,7 +113,7 @@ def standing(path: Path) -> Path:
     return path if path.exists() or not _old(path).exists() else _old(path)
 
 
-def settle(path: Path) -> None:
+def recover_folder(path: Path) -> None:
     """Restore the old folder if `new_folder` crashed while it replaced the folder.
 
     No other process may write to the folder during the call.

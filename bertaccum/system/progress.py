@@ -16,7 +16,7 @@ def silent(what: str, done: int, total: int | None) -> None:
     """Ignore progress."""
 
 
-def unheard(line: str) -> None:
+def ignore_note(line: str) -> None:
     """Ignore a note."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
@@ -21,7 +21,7 @@ from data_prep.tables.table import read_rows
 from data_prep.tables.tsv import read_tsv
 
 
-def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> Labels:
+def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note) -> Labels:
     """Return the labels of a data folder, from its manifest or else from its train.tsv.
 
     Args:

@@ -12,7 +12,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.system.files import sha256
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from data_prep.sources.glue_tables import (
     COLA,
     MRPC,
@@ -39,7 +39,7 @@ def glue_options(config: PrepareConfig) -> dict[str, Any]:
     options: dict[str, Any] = {"dataset": task.name}
     if task is XNLI:
         options["language"] = config.language or _ENGLISH
-    parts = _parts(config, task, unheard).values()
+    parts = _parts(config, task, ignore_note).values()
     paths = dict.fromkeys(path for part in parts for path in part.files)
     return options | {f"{path.name}_sha256": sha256(path) for path in paths}
 

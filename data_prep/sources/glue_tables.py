@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from bertaccum.errors import InputError
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.rows import Row
 from data_prep.tables.text_files import text_lines
 
@@ -55,7 +55,7 @@ COLA, MRPC, XNLI = (TASKS_OF_GLUE[name] for name in ("cola", "mrpc", "xnli"))
 def glue_rows(
     path: Path,
     task: GlueTask,
-    note: Note = unheard,
+    note: Note = ignore_note,
     labeled: bool = True,
     columns: Sequence[str] = (),
     keep: Callable[[list[str]], bool] = lambda cells: True,

@@ -17,7 +17,7 @@ from data_prep.sources.tfds_features import (
     NUMBER,
     SEPARATOR,
     SEVERAL,
-    Chosen,
+    ChosenFeatures,
     batches_of,
     choose,
     examples_of,
@@ -107,7 +107,7 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
     return found
 
 
-def _task(builder: Any, chosen: Chosen) -> str | None:
+def _task(builder: Any, chosen: ChosenFeatures) -> str | None:
     if chosen.kind in (SEVERAL, FLAGS):
         return MULTI_LABEL
     if chosen.kind != NUMBER:
@@ -116,7 +116,7 @@ def _task(builder: Any, chosen: Chosen) -> str | None:
     return REGRESSION if is_float else CLASSIFICATION
 
 
-def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
+def _glue_facts(builder: Any, chosen: ChosenFeatures) -> dict[str, Any]:
     """Return the entry of the manifest for a data set of GLUE; it is empty for any other."""
     config = builder.builder_config.name if builder.name == "glue" else ""
     task = TASKS_OF_GLUE.get(plain_name(config))
@@ -127,7 +127,7 @@ def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
     return task.facts(chosen.names if same else task.classes)
 
 
-def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
+def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
     where = f"{builder.info.full_name} {split}"
     labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
     examples = examples_of(builder, split, chosen, labeled)
@@ -139,7 +139,7 @@ def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
     return Part(where, examples, total, may_lack_labels=not labeled)
 
 
-def _has_labels(builder: Any, split: str, chosen: Chosen) -> bool:
+def _has_labels(builder: Any, split: str, chosen: ChosenFeatures) -> bool:
     """Return whether any row of a split has a label other than -1."""
     if chosen.kind not in (CLASS, NUMBER):
         return True

@@ -27,7 +27,7 @@ _PAIRS = (
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenFeatures:
     """The features that `prepare` reads."""
 
     texts: tuple[str, ...]  # The feature of the text, or those of the two texts of a pair.
@@ -36,7 +36,7 @@ class Chosen:
     names: tuple[str, ...]  # Names of the classes in the order of the class numbers; may be empty.
 
 
-def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
+def choose(features: Mapping[str, Any], config: PrepareConfig) -> ChosenFeatures:
     """Return the features that the options name, or else the obvious ones.
 
     Raises:
@@ -55,7 +55,7 @@ def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
         feature = features[labels[0]]
         names = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
     texts = [name for name, kind in kinds.items() if kind == STRING and name not in labels]
-    return Chosen(_texts(texts, config, listed), labels, kind, names)
+    return ChosenFeatures(_texts(texts, config, listed), labels, kind, names)
 
 
 def _kind(feature: Any) -> str | None:
@@ -126,7 +126,7 @@ def batches_of(builder: Any, split: str, names: Sequence[str], ragged: bool) -> 
     return iter(tfds.as_numpy(batches))
 
 
-def examples_of(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iterator[Row]:
+def examples_of(builder: Any, split: str, chosen: ChosenFeatures, labeled: bool) -> Iterator[Row]:
     """Yield the rows of a split of a prepared data set, without their labels unless `labeled`."""
     names, read = [*chosen.texts, *chosen.labels], _label_reader(chosen)
     row = 0
@@ -139,7 +139,7 @@ def examples_of(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iter
             yield Row(row, label if labeled else None, text, pair[0] if pair else None)
 
 
-def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
+def _label_reader(chosen: ChosenFeatures) -> Callable[[list[Any]], list[str]]:
     """Return a function that returns the source labels in the label features of a batch."""
 
     def named(value: Any) -> str:
@@ -158,7 +158,7 @@ def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
     return lambda columns: [named(value) for value in columns[0]]
 
 
-def _flags(columns: list[Any], chosen: Chosen) -> Iterator[tuple[Any, ...]]:
+def _flags(columns: list[Any], chosen: ChosenFeatures) -> Iterator[tuple[Any, ...]]:
     for name, column in zip(chosen.labels, columns, strict=True):
         for value in column[(column != 0) & (column != 1)]:
             what = f"the feature {name!r} contains {value}, which is neither 0 nor 1"

@@ -16,7 +16,7 @@ from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
 from data_prep.sources.archive import DATASET, Download, checked_sha256, recorded_download, rewrite
 from data_prep.sources.tfds_builds import adapted, data_folder, explained
-from data_prep.sources.tfds_features import CLASS, Chosen, examples_of
+from data_prep.sources.tfds_features import CLASS, ChosenFeatures, examples_of
 from data_prep.tables.rows import Part, Source
 
 _ARCHIVE = "download it elsewhere and pass the file with `archive`"
@@ -98,7 +98,9 @@ def _source(builder: Any, verified: bool) -> Source:
 
 
 def _part(builder: Any, split: str) -> Part:
-    chosen = Chosen(("text",), ("label",), CLASS, tuple(builder.info.features["label"].names))
+    chosen = ChosenFeatures(
+        ("text",), ("label",), CLASS, tuple(builder.info.features["label"].names)
+    )
     rows = examples_of(builder, split, chosen, labeled=True)
     examples = (row._replace(text=unescape(row.text)) for row in rows)
     return Part(f"{DATASET} {split}", examples, builder.info.splits[split].num_examples)

@@ -24,7 +24,7 @@ _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """Options for reading a table."""
 
     text_column: str = TEXT  # Name of the text column, or its number counted from 1.
@@ -79,16 +79,16 @@ class Reading:
         return usual and not (self.text_pair_column or self.weight_column or self.label_columns)
 
 
-def reading_of(config: Any, **others: Any) -> Reading:
+def read_options(config: Any, **others: Any) -> ReadOptions:
     """Return the options of a command for reading its table."""
-    shared = field_names(Reading) & field_names(type(config))
+    shared = field_names(ReadOptions) & field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
     options["delimiter"] = delimiter_character(options["delimiter"])
     options["label_columns"] = column_names(options.get("label_columns"))
-    return Reading(**options)
+    return ReadOptions(**options)
 
 
-class Picks(NamedTuple):
+class ColumnIndices(NamedTuple):
     """Positions of the requested columns, counted from 0."""
 
     text: int
@@ -106,9 +106,9 @@ class Picks(NamedTuple):
         return [position for position in found if position is not None]
 
 
-def named_picks(
-    names: Sequence[str], reading: Reading, path: Path, prepared: bool = False
-) -> Picks:
+def find_columns(
+    names: Sequence[str], reading: ReadOptions, path: Path, prepared: bool = False
+) -> ColumnIndices:
     """Find the requested columns in the header of a file.
 
     Args:
@@ -137,7 +137,7 @@ def named_picks(
         taken[position] = option, column
     at = {option: position for position, (option, _) in taken.items()}
     flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
-    return Picks(
+    return ColumnIndices(
         at["text_column"],
         at.get("label_column"),
         at.get("text_pair_column"),
@@ -191,19 +191,21 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
     return names.index(column)
 
 
-def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, path: Path) -> Row:
+def example(
+    row: int, cells: Sequence[str] | Mapping[int, str], indices: ColumnIndices, path: Path
+) -> Row:
     """Return the example in a row of a table."""
-    label = None if picks.label is None else cells[picks.label].strip()
+    label = None if indices.label is None else cells[indices.label].strip()
     if label is not None and not label[:1].isalnum() and not visible(label):
-        no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
-        remedy = no_label if picks.several_labels else "add one or delete the row"
+        no_label = f"if no label applies to this text, write {indices.separator} alone in the cell"
+        remedy = no_label if indices.several_labels else "add one or delete the row"
         raise InputError("has no label", remedy, path=path, row=row)
-    if picks.flags:
-        applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
-        label = picks.separator.join(applies) or picks.separator
-    pair = None if picks.pair is None else cells[picks.pair]
-    weight = None if picks.weight is None else _weight(row, cells[picks.weight], path)
-    return Row(row, label, cells[picks.text], pair, weight)
+    if indices.flags:
+        applies = [name for name, at in indices.flags if _is_set(row, name, cells[at], path)]
+        label = indices.separator.join(applies) or indices.separator
+    pair = None if indices.pair is None else cells[indices.pair]
+    weight = None if indices.weight is None else _weight(row, cells[indices.weight], path)
+    return Row(row, label, cells[indices.text], pair, weight)
 
 
 def _is_set(row: int, name: str, cell: str, path: Path) -> bool:

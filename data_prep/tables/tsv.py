@@ -18,13 +18,13 @@ import pandas as pd
 
 from bertaccum.errors import InputError
 from bertaccum.system.files import sha256
-from bertaccum.system.progress import Note, unheard
-from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, Reading
+from bertaccum.system.progress import Note, ignore_note
+from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.table import COLA_TEST_HEADER, read_rows
 
 
 def read_tsv(
-    path: str | Path, reading: Reading | None = None, note: Note = unheard
+    path: str | Path, reading: ReadOptions | None = None, note: Note = ignore_note
 ) -> pd.DataFrame:
     """Read a TSV in either layout, or any other table.
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bertaccum.cli.display import comparison_tables, run_tables, sentences, tables
-from bertaccum.cli.display.table_fitting import fitted, layout, say_written, without_common_folder
+from bertaccum.cli.display.table_fitting import fitted, layout, print_paths, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.inference.results import Prediction
 from bertaccum.planning.batch_plan import make_plan
@@ -481,7 +481,7 @@ def test_control_characters_in_names_are_shown_as_escapes(
 ) -> None:
     run = outline(0) | {"run": HOSTILE, "model": HOSTILE}
     assert show(PIPE, run_tables.runs, [run])[3].count(ESCAPED) == 2
-    assert f"{ESCAPED}: written" in show(PIPE, say_written, [HOSTILE])
+    assert f"{ESCAPED}: written" in show(PIPE, print_paths, [HOSTILE])
     console = Console(file=io.StringIO(), width=120)
     live = Live(console)
     live(HOSTILE, 1, 2)

@@ -9,8 +9,8 @@ from bertaccum.cli.display.sentences import batch_advice, duration, suggested_ra
 from bertaccum.cli.display.table_fitting import (
     below_common_folder,
     is_limited,
+    print_paths,
     say,
-    say_written,
     show,
     show_side_by_side,
     without_common_folder,
@@ -47,7 +47,7 @@ def swept(found: dict[str, Any], command: str) -> None:
         f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
         f" {found['grid_updates']:,}"
     )
-    say_written(found["figures"])
+    print_paths(found["figures"])
     if command:
         equal = sum(cell["mean"] == found["cells"][0]["mean"] for cell in found["cells"])
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
@@ -79,7 +79,7 @@ def compared(values: dict[str, Any]) -> None:
     if values["differences"]:
         differing = [_differing(*of) for of in values["differences"].items()]
         show_side_by_side(["differs", *names], differing)
-    say_written(values["figures"])
+    print_paths(values["figures"])
 
 
 def _differing(option: str, values: Sequence[Any]) -> list[str]:
@@ -147,4 +147,4 @@ def found_rate(found: dict[str, Any]) -> None:
     points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
     show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
     say(suggested_rate(found), wrap=False)
-    say_written(found["figures"])
+    print_paths(found["figures"])

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.run_progress import Track, follow, progressing
+from bertaccum.cli.display.run_progress import Track, follow, progress_line
 from bertaccum.cli.display.view import View
 from bertaccum.system.files import finite
 from bertaccum.training.events import Event, Started, Updated
@@ -66,7 +66,7 @@ class Lines(_Log):
         if isinstance(event, Started) and not event.over:
             self.note(sentences.TRACING)
         elif isinstance(event, Updated) and self._track and self._is_due():
-            self.note(progressing(self._track))
+            self.note(progress_line(self._track))
 
 
 class Records(_Log):

@@ -102,7 +102,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
     return track
 
 
-def progressing(track: Track) -> str:
+def progress_line(track: Track) -> str:
     """Return a line that describes the progress of a run."""
     last, left = track.last, track.seconds_left
     assert last is not None

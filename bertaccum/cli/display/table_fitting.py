@@ -51,7 +51,7 @@ def say(line: str, wrap: bool = True) -> None:
         _stdout().print(printable(line), soft_wrap=not wrap)
 
 
-def say_written(paths: Sequence[str]) -> None:
+def print_paths(paths: Sequence[str]) -> None:
     """Print the paths of files that were written."""
     for path in paths:
         say(f"{path}: written", wrap=False)

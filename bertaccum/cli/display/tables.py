@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bertaccum.cli.display.sentences import from_here, with_flags
 from bertaccum.cli.display.table_fitting import (
     is_limited,
+    print_paths,
     say,
-    say_written,
     show,
     show_facts,
     show_whole,
@@ -100,7 +100,7 @@ def planned(found: PlanResult, path: str) -> None:
         say(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
             say(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
-    say_written([path])
+    print_paths([path])
 
 
 _STATIC = {
