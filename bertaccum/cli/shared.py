@@ -15,7 +15,7 @@ from bertaccum.runs.record import Record, read_record
 from bertaccum.system.stopping import Stopping
 
 
-def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
+def print_result(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
     """Print the result of a command on stdout, as JSON or with `show`."""
     if as_json:
         sentences.result_json(values)

@@ -8,7 +8,7 @@ from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import announce_run, give
+from bertaccum.cli.shared import announce_run, print_result
 from bertaccum.options.commands import ExportConfig
 
 
@@ -31,4 +31,4 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         view.note("loading and tracing the model")
         result = api.export(**values)
     record = vars(result) | {"folder": str(result.folder)}
-    give(as_json, record, lambda _: sentences.exported(result))
+    print_result(as_json, record, lambda _: sentences.exported(result))

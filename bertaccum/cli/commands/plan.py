@@ -6,10 +6,10 @@ from typing import Any
 
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
-from bertaccum.cli.display.tables import planned
+from bertaccum.cli.display.tables import print_plan
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.options.commands import PlanConfig, StepConfig, TrainConfig
 from bertaccum.options.fields import field_names
 
@@ -37,5 +37,5 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     """
     with view:
         found = api.plan(progress=view, **values)
-    give(as_json, found.values, lambda _: planned(found, values["out"]))
+    print_result(as_json, found.values, lambda _: print_plan(found, values["out"]))
     found.taken()

@@ -10,10 +10,10 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option, grid_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.comparison_tables import swept
+from bertaccum.cli.display.comparison_tables import print_sweep
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
-from bertaccum.cli.shared import fail, give, stopping_with
+from bertaccum.cli.shared import fail, print_result, stopping_with
 from bertaccum.options.commands import OPTIMIZATION, TrainConfig
 from bertaccum.training.events import Event, Started, Stopped
 
@@ -87,7 +87,7 @@ def sweep(
     if stopped:
         message = sentences.stopped(stopped[0], again=True)
         fail(message, 128 + stopped[0].signal, view)
-    give(as_json, found, lambda _: swept(found, _best(named, found)))
+    print_result(as_json, found, lambda _: print_sweep(found, _best(named, found)))
     if found["best"] is None:
         fail("every run failed; repeat the sweep when the cause is removed", 1, view)
 

@@ -9,8 +9,8 @@ from bertaccum.cli.display.sentences import batch_advice, duration, suggested_ra
 from bertaccum.cli.display.table_fitting import (
     below_common_folder,
     is_limited,
+    print_line,
     print_paths,
-    say,
     show,
     show_side_by_side,
     without_common_folder,
@@ -26,7 +26,7 @@ _SPREAD = {
 }
 
 
-def spread(found: dict[str, Any]) -> None:
+def print_seeds(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
     head = f"{found['runs']} runs; checkpoints selected by dev {LABELS[found['best_by']]}"
     rows = [
@@ -37,13 +37,13 @@ def spread(found: dict[str, Any]) -> None:
     show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
-def swept(found: dict[str, Any], command: str) -> None:
+def print_sweep(found: dict[str, Any], command: str) -> None:
     """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
     names = list(found["cells"][0]["options"])
     metric = LABELS.get(found["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
     show(head, [_swept(cell) for cell in found["cells"]])
-    say(
+    print_line(
         f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
         f" {found['grid_updates']:,}"
     )
@@ -51,7 +51,7 @@ def swept(found: dict[str, Any], command: str) -> None:
     if command:
         equal = sum(cell["mean"] == found["cells"][0]["mean"] for cell in found["cells"])
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
-        say(f"best{first}: {command}", wrap=False)
+        print_line(f"best{first}: {command}", wrap=False)
 
 
 def _swept(cell: dict[str, Any]) -> list[str]:
@@ -65,14 +65,14 @@ def _swept(cell: dict[str, Any]) -> list[str]:
     ]
 
 
-def compared(values: dict[str, Any]) -> None:
+def print_comparison(values: dict[str, Any]) -> None:
     """Print the result of `bertaccum compare`, one column per run."""
     columns = [_compared_run(row, values) for row in values["runs"]]
     facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
     names = below_common_folder([row["run"] for row in values["runs"]])
     show_side_by_side(["run", *names], rows)
-    say(
+    print_line(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
         f" deviation of the loss around its running mean over {values['smooth']:,} examples"
     )
@@ -124,9 +124,9 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
     }
 
 
-def advised(found: dict[str, Any]) -> None:
+def print_advice(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
-    say(batch_advice(found))
+    print_line(batch_advice(found))
     head = ("target batch", "updates", "examples", "learning rate")
     rows = [
         [
@@ -138,13 +138,13 @@ def advised(found: dict[str, Any]) -> None:
         for row in found["batches"]
     ]
     show(head, rows)
-    say("* this run; updates and examples to the same loss are relative to it")
+    print_line("* this run; updates and examples to the same loss are relative to it")
 
 
-def found_rate(found: dict[str, Any]) -> None:
+def print_rates(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --find-lr`."""
     step = max(len(found["smoothed_losses"]) // 10, 1)
     points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
     show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
-    say(suggested_rate(found), wrap=False)
+    print_line(suggested_rate(found), wrap=False)
     print_paths(found["figures"])

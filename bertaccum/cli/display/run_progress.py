@@ -48,7 +48,7 @@ class Track:
         self.loss, self.speed = Mean(), Mean()
         self._since = math.nan
 
-    def see(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         """Update the numbers with an event of the run."""
         if isinstance(event, Updated):
             if self.first is None:
@@ -89,7 +89,7 @@ def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Tr
         track = Track(event)
     first = track is None or track.evaluated is None
     if track is not None:
-        track.see(event)
+        track.update(event)
     if isinstance(event, Started):
         for line in sentences.started(event).splitlines():
             note(line)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from bertaccum.cli.display.sentences import duration, updates_done
-from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
+from bertaccum.cli.display.table_fitting import below_common_folder, print_line, show, show_facts
 from bertaccum.options.metrics import (
     LABELS,
     METRICS,
@@ -19,7 +19,7 @@ from bertaccum.options.metrics import (
 from bertaccum.system.sizes import format_shapes, known_size
 
 
-def runs(outlines: list[dict[str, Any]]) -> None:
+def print_runs(outlines: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum runs`."""
     metrics = {row["best_by"] for row in outlines}
     mixed = len(metrics) != 1
@@ -47,7 +47,7 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
     ]
 
 
-def run(found: dict[str, Any]) -> None:
+def print_run(found: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
     last, summary, plan = found["last_update"], found["summary"], found["plan"]
     why = plan["why"]
@@ -77,7 +77,7 @@ def run(found: dict[str, Any]) -> None:
     _options("options resolved automatically:", found["resolved"])
 
 
-def finished(summary: dict[str, Any], folder: str, seconds: float) -> None:
+def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
     """Print the result of `bertaccum train`; `seconds` include loading, planning and compiling."""
     metric = summary["best_by"]
     early = ", stopped early: no improvement" if summary["stopped_early"] else ""
@@ -135,9 +135,9 @@ def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> No
 
 def _options(heading: str, options: dict[str, Any]) -> None:
     if options:
-        say(heading)
+        print_line(heading)
         for name, value in options.items():
-            say(f"  {name}: {value}")
+            print_line(f"  {name}: {value}")
 
 
 def _training_loss(found: dict[str, Any] | None) -> str:

@@ -45,7 +45,7 @@ def is_limited() -> bool:
     return _stdout().width < _NO_LIMIT
 
 
-def say(line: str, wrap: bool = True) -> None:
+def print_line(line: str, wrap: bool = True) -> None:
     """Print a line, which wraps between words unless `wrap` is false, as for a path."""
     with naming_stdout():
         _stdout().print(printable(line), soft_wrap=not wrap)
@@ -54,7 +54,7 @@ def say(line: str, wrap: bool = True) -> None:
 def print_paths(paths: Sequence[str]) -> None:
     """Print the paths of files that were written."""
     for path in paths:
-        say(f"{path}: written", wrap=False)
+        print_line(f"{path}: written", wrap=False)
 
 
 def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table | None:
@@ -95,7 +95,7 @@ def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     table, left_out = fitted(head, rows, console.width, least)
     _print(console, table)
     if named := [name for name in left_out if name]:
-        say(f"no room for: {', '.join(named)}; --json has all columns")
+        print_line(f"no room for: {', '.join(named)}; --json has all columns")
 
 
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
@@ -112,7 +112,7 @@ def show_facts(facts: dict[str, str]) -> None:
     known = {name: fact for name, fact in facts.items() if fact}
     width = min(max(map(len, known)) + 1, _stdout().width // 2)
     for name, fact in known.items():
-        say(f"{name:{width}} {fact}")
+        print_line(f"{name:{width}} {fact}")
 
 
 def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
@@ -135,7 +135,7 @@ def below_common_folder(paths: Sequence[str]) -> list[str]:
         return list(paths)
     folder, names = without_common_folder(paths)
     if folder:
-        say(f"in {folder}", wrap=False)
+        print_line(f"in {folder}", wrap=False)
     return names
 
 

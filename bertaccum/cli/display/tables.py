@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bertaccum.cli.display.sentences import from_here, with_flags
 from bertaccum.cli.display.table_fitting import (
     is_limited,
+    print_line,
     print_paths,
-    say,
     show,
     show_facts,
     show_whole,
@@ -31,11 +31,11 @@ _MOST_ROWS, _MOST_ROWS_IN_FILE = 20, 200
 _STATISTICS = ("mean", "std", "min", "max")
 
 
-def evaluation(values: dict[str, Any]) -> None:
+def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
     data = from_here(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    say(f"{values['examples']:,} examples of {data}{update}")
+    print_line(f"{values['examples']:,} examples of {data}{update}")
     show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
@@ -63,7 +63,7 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
     head[3] = "F1"
     show(head, rows, least=("precision", "recall", "threshold"))
     if left_out:
-        say(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
+        print_line(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
 
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
@@ -75,31 +75,31 @@ def _confusion(names: list[str], counts: list[list[int]]) -> None:
             return
     mistakes = confusions(names, counts)
     first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
-    say("most frequent mistakes:" if mistakes else "There are no mistakes.")
+    print_line("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
         show(("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
-    say(f"{more}--json prints the confusion matrix")
+    print_line(f"{more}--json prints the confusion matrix")
 
 
-def planned(found: PlanResult, path: str) -> None:
+def print_plan(found: PlanResult, path: str) -> None:
     """Print the result of `bertaccum plan`."""
     values = found.values
     for line in plan_heading(values):
-        say(line)
+        print_line(line)
     saving = "recompute", "offload"
     head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
     rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
     show(head, rows, least=("predicted", "steps", *saving, "measured"))
-    say(f"examples/s: measured on {found.timed_on}")
+    print_line(f"examples/s: measured on {found.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
-    say(f"measurements: {'from the cache' if found.cached else took}")
+    print_line(f"measurements: {'from the cache' if found.cached else took}")
     if found.plan is not None:
-        say(f"* {found.plan}")
-        say(f"reason: {with_flags(values['why'])}")
+        print_line(f"* {found.plan}")
+        print_line(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
-            say(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
+            print_line(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
     print_paths([path])
 
 
@@ -135,12 +135,12 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     ]
 
 
-def prepared(result: PrepareResult) -> None:
+def print_prepared(result: PrepareResult) -> None:
     """Print the result of `bertaccum prepare`."""
     manifest = result.manifest
     done = "already prepared, unchanged" if result.unchanged else "written"
-    say(f"{result.folder}: {done}", wrap=False)
-    say(f"source: {manifest['source']}", wrap=False)
+    print_line(f"{result.folder}: {done}", wrap=False)
+    print_line(f"source: {manifest['source']}", wrap=False)
     counts: Mapping[str, Any] = manifest["counts"]
     if manifest.get("task") == REGRESSION:
         head = ["split", "rows", *_STATISTICS]
@@ -181,10 +181,10 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
     ]
     show(["class", *counts], cells)
     if (left_out := len(found) - _most_rows()) > 0:
-        say(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
+        print_line(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
-def models(records: list[dict[str, Any]]) -> None:
+def print_models(records: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum models`."""
     head = ("name", "parameters", "weights", "language", "case", "SHA-256", "downloaded")
     rows = [
