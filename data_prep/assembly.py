@@ -57,19 +57,19 @@ def assemble(
         _check_cola(rows, kind)
     cells = label_cells(kind, source.train, rows)
     splits = {
-        name: split_of(found, label_cells(kind, source.given[name], found) or None)
-        for name, found in given.items()
+        name: split_of(unusual, label_cells(kind, source.given[name], unusual) or None)
+        for name, unusual in given.items()
     }
-    apart = [text for found in given.values() for text in found.texts]
+    apart = [text for unusual in given.values() for text in unusual.texts]
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
     dev_fraction = config.dev_fraction or default_dev_fraction(len(kept), config.test_fraction)
     shares = {"test": config.test_fraction, "dev": dev_fraction}
     splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
-    found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
-    found["missing_labels"] = missing_labels(kind, {"training": rows} | given)
-    found["spellings"] = spellings(kind, [rows, *given.values()])
+    unusual = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    unusual["missing_labels"] = missing_labels(kind, {"training": rows} | given)
+    unusual["spellings"] = spellings(kind, [rows, *given.values()])
     splits = {name: splits[name] for name in SPLITS if name in splits}
-    return Assembled(splits, kind, found, dev_fraction)
+    return Assembled(splits, kind, unusual, dev_fraction)
 
 
 def default_dev_fraction(rows: int, test_fraction: float) -> float:
@@ -96,11 +96,11 @@ def split_of(
 
 
 def _check_pairs(source: Source, rows: Rows, given: Mapping[str, Rows]) -> None:
-    for name, found in given.items():
-        if found.pairs != rows.pairs:
+    for name, split in given.items():
+        if split.pairs != rows.pairs:
             kinds = {True: "pairs of texts", False: "single texts"}
             raise InputError(
-                f"has {kinds[found.pairs]}, but the training rows are {kinds[rows.pairs]}",
+                f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}",
                 "give both files the same columns",
                 path=source.given[name].where,
             )

@@ -150,7 +150,7 @@ def _opened(
 
 def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:
     names = [source.names.get(label, label) for label in data.kind.labels]
-    found = {} if source.joined else data.kind.format.record()
+    label_format = {} if source.joined else data.kind.format.record()
     return {
         "tool": TOOL,
         "version": __version__,
@@ -158,7 +158,7 @@ def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[
         "task": data.kind.task,
         "labels": names,
         "source_labels": data.kind.labels,
-        **({"label_format": found} if found else {}),
+        **({"label_format": label_format} if label_format else {}),
         "counts": {split: _counts(rows, data.kind, names) for split, rows in data.splits.items()},
         **source.facts,
         "layout": options["layout"],
@@ -181,8 +181,8 @@ def _write(
     for split, rows in data.splits.items():
         path = folder / f"{split}.tsv"
         lines = zip(rows.labels or repeat(None), rows.texts, strict=False)
-        told = _told(lines, len(rows.texts), path.name, progress)
-        files[path.name] = write_tsv(path, split, told, layout, rows.columns)
+        reported = _reporting(lines, len(rows.texts), path.name, progress)
+        files[path.name] = write_tsv(path, split, reported, layout, rows.columns)
     if words is not None:
         path = folder / VOCABULARY
         path.write_bytes("".join(f"{word}\n" for word in words).encode())
@@ -190,7 +190,7 @@ def _write(
     return files
 
 
-def _told(
+def _reporting(
     rows: Iterable[tuple[bytes | None, bytes]], total: int, name: str, progress: Progress
 ) -> Iterator[tuple[bytes | None, bytes]]:
     for done, row in enumerate(rows, 1):

@@ -38,29 +38,29 @@ def added_tokens(
     described = config.get("added_tokens_decoder") or {}
     listed = tokenizer.get("added_tokens") or []
     try:
-        found = {token["content"]: token for token in listed}
-        found |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
-        found |= {
-            word: {"content": word, "id": key} | found.get(word, {})
+        tokens = {token["content"]: token for token in listed}
+        tokens |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
+        tokens |= {
+            word: {"content": word, "id": key} | tokens.get(word, {})
             for word, key in numbers.items()
         }
         known = {entry: number for number, entry in enumerate(entries)}
-        following = max([len(entries) - 1, *(token["id"] for token in found.values())]) + 1
+        following = max([len(entries) - 1, *(token["id"] for token in tokens.values())]) + 1
         # Our own files list every token that is matched.
         for token in [] if config.get("as_transformers") is True else _special(config, home):
-            before = found.get(token["content"])
+            before = tokens.get(token["content"])
             if before is None:
                 number = known.get(token["content"], following)
                 if embeddings is not None and number >= embeddings:
                     continue
                 following += number == following
                 before = {"id": number}
-            found[token["content"]] = token | before | {"special": True}
+            tokens[token["content"]] = token | before | {"special": True}
         if all(
             isinstance(word, str) and word and type(token["id"]) is int
-            for word, token in found.items()
+            for word, token in tokens.items()
         ):
-            return list(found.values())
+            return list(tokens.values())
     except (AttributeError, KeyError, TypeError, ValueError):
         pass
     raise InputError("its added tokens are damaged", "download the tokenizer again", path=home)

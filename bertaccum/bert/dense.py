@@ -48,8 +48,8 @@ def sizes_of(tensor: tf.Tensor) -> list[Any]:
     known = list(tensor.shape)
     if None not in known:
         return known
-    found = tf.unstack(tf.shape(tensor), len(known))
-    return [size if size is not None else found[i] for i, size in enumerate(known)]
+    sizes = tf.unstack(tf.shape(tensor), len(known))
+    return [size if size is not None else sizes[i] for i, size in enumerate(known)]
 
 
 class Projection(tf_keras.layers.Layer):

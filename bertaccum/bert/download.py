@@ -130,9 +130,9 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
 
 
 def _check_member(file: Path, expected: str | None, archive: Path) -> None:
-    if expected is not None and (found := sha256(file)) != expected:
+    if expected is not None and (digest := sha256(file)) != expected:
         raise InputError(
-            f"its {file.name} has the SHA-256 {found}, expected {expected}",
+            f"its {file.name} has the SHA-256 {digest}, expected {expected}",
             "try again, and pass a folder with `init_checkpoint` if the server has another file",
             path=archive,
         )
@@ -174,12 +174,12 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
 
 def _cause(url: str, error: Exception) -> str:
     """Return the message of the original error; requests and urllib3 wrap errors in others."""
-    found: Any = error
-    if type(found) in (requests.ConnectionError, requests.ConnectTimeout):
+    cause: Any = error
+    if type(cause) in (requests.ConnectionError, requests.ConnectTimeout):
         return f"no network: {urlsplit(url).netloc} cannot be reached"
-    while found.args and isinstance(found.args[0], Exception):
-        found = found.args[0]
-    return reason(getattr(found, "reason", None) or found)
+    while cause.args and isinstance(cause.args[0], Exception):
+        cause = cause.args[0]
+    return reason(getattr(cause, "reason", None) or cause)
 
 
 def _fetch(url: str, part: Path, progress: Progress) -> None:
@@ -208,13 +208,13 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
 
 def _check_digest(part: Path, hashes: str) -> None:
     """Raise OSError if a download differs from the MD5 digest in the server's headers, if any."""
-    found = re.search(r"md5=([\w+/]+=*)", hashes)
-    if found is None:
+    match = re.search(r"md5=([\w+/]+=*)", hashes)
+    if match is None:
         return
     digest = hashlib.md5(usedforsecurity=False)
     with part.open("rb") as file:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
-    if base64.b64encode(digest.digest()).decode() != found[1]:
+    if base64.b64encode(digest.digest()).decode() != match[1]:
         part.unlink()
         raise OSError("the downloaded file is damaged: its MD5 digest differs from the server's")

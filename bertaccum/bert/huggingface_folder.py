@@ -87,8 +87,8 @@ def other_model(name: str) -> tuple[str, str] | None:
         return None
     # Names begin a word: legal-bert and ClinicalBERT contain "albert", but are BERT models.
     patterns = {kind: re.sub(r"[-_]", "[-_]?", kind) for kind in known}
-    found = [kind for kind, text in patterns.items() if re.search(f"(?<![a-z]){text}", said)]
-    return tuple(known[max(found, key=len)]) if found else None
+    kinds = [kind for kind, text in patterns.items() if re.search(f"(?<![a-z]){text}", said)]
+    return tuple(known[max(kinds, key=len)]) if kinds else None
 
 
 def read_huggingface_config(path: Path) -> EncoderConfig:
@@ -132,9 +132,9 @@ def _read_head(path: Path) -> FineTunedHead:
         raise InputError(f"num_labels is {count!r}, expected a number", "correct it", path=path)
     named = values.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
     problem = values.get("problem_type")
-    found = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(found) or not isinstance(problem, str | None):
+    classes = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
+    names = [name for name in classes if isinstance(name, str)]
+    if len(names) < len(classes) or not isinstance(problem, str | None):
         raise InputError("its id2label or problem_type is damaged", "correct it", path=path)
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
     return FineTunedHead(len(names), [] if generic else names, problem)

@@ -73,5 +73,5 @@ def closest_preset(name: str) -> str | None:
     for word in re.findall(r"[a-z][a-z0-9]+", name.lower()):
         if not difflib.get_close_matches(word, known_words, n=1, cutoff=0.81):
             return None
-    found = difflib.get_close_matches(name.lower(), names, n=1)
-    return names[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), names, n=1)
+    return names[matches[0]] if matches else None

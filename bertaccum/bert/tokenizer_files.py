@@ -90,24 +90,24 @@ def _check_kind(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -
     """Raise InputError if the files describe another kind of tokenizer."""
     key = "tokenizer_class"
     named = config.get(key) or read_optional(home / "config.json").get(key)
-    found = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
-    wrong = [part for part, kind in found.items() if kind != _PARTS[part]]
+    types = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
+    wrong = [part for part, kind in types.items() if kind != _PARTS[part]]
     if named is not None and not _CLASSES.fullmatch(str(named)):
-        wrong, found = [key], {key: named}
+        wrong, types = [key], {key: named}
     if wrong:
         raise InputError(
-            f"has the {wrong[0]} {found[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
+            f"has the {wrong[0]} {types[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
             "use a model with BERT's own tokenizer",
             path=home,
         )
 
 
 def _longest_word(config: dict[str, Any], model: dict[str, Any], usual: int, home: Path) -> int:
-    found = config.get("longest_word", model.get("max_input_chars_per_word", usual))
-    if type(found) is int and 0 < found <= _LONGEST_POSSIBLE_WORD:
-        return found
+    limit = config.get("longest_word", model.get("max_input_chars_per_word", usual))
+    if type(limit) is int and 0 < limit <= _LONGEST_POSSIBLE_WORD:
+        return limit
     raise InputError(
-        f"its tokenizer's max_input_chars_per_word is {found!r},"
+        f"its tokenizer's max_input_chars_per_word is {limit!r},"
         f" expected a number from 1 to {_LONGEST_POSSIBLE_WORD}",
         "correct tokenizer.json",
         path=home,

@@ -168,13 +168,13 @@ def _dict(items: Any = ()) -> dict[Any, Any]:
     """Return the dict of key and value pairs, which Python 2 pickles as a list."""
     if items and type(items) is not list:
         raise ValueError("a dict is invalid")
-    found = {}
+    result = {}
     for key, value in items:
         _check_keys([key])
-        found[key] = value
+        result[key] = value
     if items:
         items.clear()  # A pickle could name one long list many times.
-    return found
+    return result
 
 
 # The arguments of these functions are named, because a pickle could pass a long tuple many times.

@@ -110,7 +110,7 @@ def store_of_table(
     return dataclasses.replace(store, labels=encoded)
 
 
-def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str:
+def _form(path: Path, cells: Collection[str], labels: Labels, note: Note) -> str:
     """Return whether the labels found in a user's table are names or numbers of classes."""
     # They decide only if no class has a name that spells the number of another class. Otherwise,
     # the answer would depend on the rows of the table.
@@ -123,7 +123,7 @@ def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str
         )
         return NAMES
     # Unknown labels among names are an error that lists the names.
-    are_names = all(map(by_name, found)) or not any(map(by_number, found))
+    are_names = all(map(by_name, cells)) or not any(map(by_number, cells))
     return NAMES if are_names else NUMBERS
 
 

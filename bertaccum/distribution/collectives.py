@@ -49,8 +49,8 @@ def all_gather(topology: Topology, value: Any) -> list[Any]:
     lengths[topology.worker] = len(text)
     texts = np.zeros([topology.workers, sum_over_workers(topology, lengths).max()], np.int32)
     texts[topology.worker, : len(text)] = text
-    told = sum_over_workers(topology, texts).astype(np.uint8)
-    return [json.loads(row.tobytes().rstrip(b"\0")) for row in told]
+    rows = sum_over_workers(topology, texts).astype(np.uint8)
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
 
 
 def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
@@ -61,24 +61,24 @@ def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
     """
     if topology.workers == 1:
         return find()
-    told, mine = {}, None
+    message, mine = {}, None
     if topology.chief:
         try:
-            told = {"value": find()}
+            message = {"value": find()}
         except BertAccumError as error:
-            told, mine = {"message": str(error), "exit_code": error.exit_code}, error
-    told = all_gather(topology, told)[0]
-    if "message" in told:
-        kind = InputError if told["exit_code"] == InputError.exit_code else RunError
-        raise mine or kind(f"worker 0: {told['message']}")
-    return told["value"]
+            message, mine = {"message": str(error), "exit_code": error.exit_code}, error
+    message = all_gather(topology, message)[0]
+    if "message" in message:
+        kind = InputError if message["exit_code"] == InputError.exit_code else RunError
+        raise mine or kind(f"worker 0: {message['message']}")
+    return message["value"]
 
 
-def differences(told: list[dict[str, Any]]) -> list[str]:
+def differences(gathered: list[dict[str, Any]]) -> list[str]:
     """Return a phrase, for an error message, about each value that differs from the chief's."""
     return [
-        f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
-        for worker, values in enumerate(told)
+        f"{name} ({value} on worker {worker}, {gathered[0].get(name)} on worker 0)"
+        for worker, values in enumerate(gathered)
         for name, value in values.items()
-        if value != told[0].get(name)
+        if value != gathered[0].get(name)
     ]

@@ -53,7 +53,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     processes: list[subprocess.Popen[str]] = []
     readers = []
     patience_seconds = STOP_SECONDS if is_file(arguments[0]) else math.inf
-    with _passed_on(processes) as heard:
+    with _forwarding_signals(processes) as signal_times:
         for number in range(workers):
             process = _start(number, _environment(number, addresses, gpus), arguments)
             processes.append(process)
@@ -62,14 +62,14 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
             reader.start()
             readers.append(reader)
         try:
-            code = _wait(processes, heard, patience_seconds)
+            code = _wait(processes, signal_times, patience_seconds)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
     for reader in readers:
         reader.join()
-    if code and not heard and is_file(arguments[0]):  # Commands report their own errors.
+    if code and not signal_times and is_file(arguments[0]):  # Commands report their own errors.
         _say(f"error: the first worker to fail exited with code {code}")
     return code
 
@@ -131,25 +131,25 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
+def _forwarding_signals(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
     """Pass SIGINT and SIGTERM on to the workers."""
-    heard: list[float] = []
+    signal_times: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        heard.append(time.monotonic())
+        signal_times.append(time.monotonic())
         for process in processes:
             process.send_signal(number)  # This does nothing if the process has ended.
 
     handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield heard
+        yield signal_times
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _wait(
-    processes: list[subprocess.Popen[str]], heard: list[float], patience_seconds: float
+    processes: list[subprocess.Popen[str]], signal_times: list[float], patience_seconds: float
 ) -> int:
     """Wait for all workers to end, and return the first nonzero exit code, or 0."""
     failed, since, asked = 0, 0.0, False
@@ -163,7 +163,7 @@ def _wait(
             asked = True
             for process in processes:
                 process.terminate()
-        ignored = bool(heard) and time.monotonic() - heard[0] > patience_seconds
+        ignored = bool(signal_times) and time.monotonic() - signal_times[0] > patience_seconds
         if waited > FIND_OUT_SECONDS + STOP_SECONDS or ignored:
             for process in processes:
                 process.kill()

@@ -64,7 +64,7 @@ class Watch:
 
     def culprits(self) -> list[str]:
         """Return a description of each worker that does not answer or keeps the others waiting."""
-        found: list[str] = []
+        workers: list[str] = []
         for worker, (host, port) in enumerate(self._peers):
             if worker == self._topology.worker:
                 continue
@@ -72,13 +72,13 @@ class Watch:
             try:
                 said = _ask(host, port)
             except ConnectionRefusedError:
-                found.append(f"{name} has exited")
+                workers.append(f"{name} has exited")
             except (OSError, ValueError):
-                found.append(f"{name} does not answer")
+                workers.append(f"{name} does not answer")
             else:
                 if said["doing"] != WAITING:
-                    found.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
-        return found
+                    workers.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
+        return workers
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

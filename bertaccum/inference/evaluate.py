@@ -94,32 +94,34 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
     return make_task(task.labels, decoding)
 
 
-def evaluation(found: Predictions) -> EvalResult:
+def evaluation(predicted: Predictions) -> EvalResult:
     """Return the scores of predictions."""
-    scores = found.task.report(found.logits, found.store.labels)
-    if any(found.windows):
-        deciding = [one["window"] for one in found.windows]
-        most = max(one["windows"] for one in found.windows)
+    scores = predicted.task.report(predicted.logits, predicted.store.labels)
+    if any(predicted.windows):
+        deciding = [one["window"] for one in predicted.windows]
+        most = max(one["windows"] for one in predicted.windows)
         scores["deciding_windows"] = np.bincount(deciding, minlength=most + 1)[1:].tolist()
-    return EvalResult(found.run, found.update, str(found.tsv), found.task.labels.task, scores)
+    return EvalResult(
+        predicted.run, predicted.update, str(predicted.tsv), predicted.task.labels.task, scores
+    )
 
 
-def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
+def most_wrong(predicted: Predictions, count: int) -> list[dict[str, Any]]:
     """Return at most `count` of the wrong predictions, worst first.
 
     Returns:
       For each, its `row` in the TSV, its `text`, and the items of `Task.mistakes` and `windows`.
     """
-    table = read_tsv(found.tsv)
+    table = read_tsv(predicted.tsv)
     texts = table[[name for name in (TEXT, PAIR) if name in table]].agg(" | ".join, axis=1)
-    wrong = found.task.mistakes(found.logits, found.store.labels, count)
+    wrong = predicted.task.mistakes(predicted.logits, predicted.store.labels, count)
     indices = [one.pop("index") for one in wrong]
     return [
         {
             "row": int(table["row"].iloc[index]),
             "text": texts.iloc[index],
             **one,
-            **found.windows[index],
+            **predicted.windows[index],
         }
         for index, one in zip(indices, wrong, strict=True)
     ]

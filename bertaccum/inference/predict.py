@@ -106,13 +106,13 @@ def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
     if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
         wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
         raise InputError(wrong, "omit it, or convert it to a string")
-    found = _split(text, pairs)
+    given = _split(text, pairs)
     try:
-        "".join(filter(None, found)).encode()
+        "".join(filter(None, given)).encode()
     except UnicodeEncodeError:
         wrong = f"the text {str(text)[:40]!r} contains a character that UTF-8 cannot encode"
         raise InputError(wrong, "write it in UTF-8") from None
-    return found
+    return given
 
 
 def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:

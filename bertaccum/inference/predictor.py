@@ -107,7 +107,7 @@ class Predictor:
             # Replicas without work repeat the first window.
             windows += windows[:1] * (size - len(windows))
             try:
-                found = self._predict(*windows)
+                logits = self._predict(*windows)
             except tf.errors.ResourceExhaustedError:
                 if max(map(len, pieces[:size])) == 1:
                     raise RunError(
@@ -118,7 +118,7 @@ class Predictor:
                 self._pieces *= 2
                 pieces = _split(pieces, 2)
                 continue
-            yield from zip(pieces[:size], found, strict=False)
+            yield from zip(pieces[:size], logits, strict=False)
             pieces = pieces[size:]
 
 

@@ -39,8 +39,8 @@ def check_tensorflow() -> tuple[list[Finding], dict[str, Any]]:
     """
     stages, log, end = _run_probe()
     known: dict[str, Any] = {}
-    if found := re.search(r"enable the following instructions: (.*?),? in other operations", log):
-        known["instruction_sets"] = found[1].split()
+    if match := re.search(r"enable the following instructions: (.*?),? in other operations", log):
+        known["instruction_sets"] = match[1].split()
     findings = [_finding(stage, stages[stage]) for stage in _SUBJECTS if stage in stages]
     if "devices" in stages:
         known |= {name: stages["devices"].get(name) for name in ("build", "gpus")}

@@ -76,17 +76,17 @@ def _with_baselines(
     evaluation: Evaluation, labels: Mapping[str, str], split: str = ""
 ) -> dict[str, str]:
     """Return some scores of an evaluation, keyed by label, each baseline after its metric."""
-    found = {}
+    texts = {}
     for name, label in labels.items():
-        found[label] = shown(evaluation, name)
+        texts[label] = shown(evaluation, name)
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
-            found[f"{split}majority baseline"] = f"{score} ({always})"
+            texts[f"{split}majority baseline"] = f"{score} ({always})"
         if name == "micro_f1" and (score := shown(evaluation, "constant_micro_f1")):
-            found[f"{split}constant baseline"] = f"{score} (always predicting the same labels)"
+            texts[f"{split}constant baseline"] = f"{score} (always predicting the same labels)"
         if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
-            found[f"{split}mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
-    return found
+            texts[f"{split}mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
+    return texts
 
 
 def _deciding(counts: list[int]) -> str:
@@ -127,15 +127,15 @@ def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
-def noise_scale(found: dict[str, Any] | None) -> str:
+def noise_scale(facts: dict[str, Any] | None) -> str:
     """Return `batch_advice.noise_facts` as a text; empty for None."""
-    if found is None:
+    if facts is None:
         return ""
-    scale, error = found["noise_scale"], found["standard_error"]
-    value = f"above {found['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
+    scale, error = facts["noise_scale"], facts["standard_error"]
+    value = f"above {facts['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
     if scale is not None and error is not None:
         value += f" ± {error:,.0f}"
-    return f"{value} (updates {found['first_update']:,} to {found['last_update']:,})"
+    return f"{value} (updates {facts['first_update']:,} to {facts['last_update']:,})"
 
 
 def one_class(evaluation: Evaluation) -> str:
@@ -193,10 +193,10 @@ def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tu
 
     A mistake is its number, the name of the label and that of the prediction.
     """
-    found = [
+    mistakes = [
         (count, label, predicted)
         for label, row in zip(names, counts, strict=True)
         for predicted, count in zip(names, row, strict=True)
         if count and label != predicted
     ]
-    return sorted(found, key=lambda mistake: -mistake[0])
+    return sorted(mistakes, key=lambda mistake: -mistake[0])

@@ -189,14 +189,14 @@ def explain_option(name: str, command: str, options: Mapping[str, Collection[str
       A phrase with our options in backticks, such as "bertaccum calls this `learning_rate`".
     """
     asked = name.strip("-").replace("-", "_").lower()
-    found = [asked, *(ours for ours, others in _OPTIONS.items() if asked in others.split())]
-    for ours in found:
+    names = [asked, *(ours for ours, others in _OPTIONS.items() if asked in others.split())]
+    for ours in names:
         if ours in options[command]:
             return f"bertaccum calls this `{ours}`"
     for instead, others in _INSTEAD.items():
         if asked in others.split():
             return instead
-    for ours in found:
+    for ours in names:
         if having := [other for other, those in options.items() if ours in those]:
             called = "this is" if ours == asked else f"bertaccum calls this `{ours}`,"
             return f"{called} an option of `bertaccum {'`, `'.join(having)}`"

@@ -77,10 +77,10 @@ def noise_facts(record: Record) -> dict[str, Any] | None:
 
     The result is None if the run has measured too few updates.
     """
-    found = noise_scale(record.updates)
-    if found is None or not math.isfinite(found.lowest):
+    scale = noise_scale(record.updates)
+    if scale is None or not math.isfinite(scale.lowest):
         return None
-    return finite(dataclasses.asdict(found))
+    return finite(dataclasses.asdict(scale))
 
 
 def advice(record: Record) -> dict[str, Any]:
@@ -95,21 +95,21 @@ def advice(record: Record) -> dict[str, Any]:
     Raises:
       InputError: The run has not measured its noise scale in enough updates.
     """
-    found = noise_facts(record)
-    if found is None:
+    noise = noise_facts(record)
+    if noise is None:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
         raise InputError(
             f"measured its noise scale in {measured:,} updates, which are too few",
             f"train at least {_LEAST_UPDATES + 1} updates, without `noise_scale` none",
             path=record.paths.path,
         )
-    scale = found["noise_scale"] or found["lowest"]
+    scale = noise["noise_scale"] or noise["lowest"]
     return {
         "run": str(record.paths.path),
         "target_batch": record.config.target_batch,
         "learning_rate": record.config.learning_rate,
-        **found,
-        "is_bound": found["noise_scale"] is None,
+        **noise,
+        "is_bound": noise["noise_scale"] is None,
         "batches": [
             relative(record.config, scale, batch)
             for batch in sorted({round(record.config.target_batch * m) for m in _MULTIPLES} - {0})

@@ -62,8 +62,8 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
 def shared_metric(records: Sequence[Record]) -> str | None:
     """Return the metric that selects the best checkpoint in all runs; None if the runs differ."""
-    found = {record.best_by for record in records}
-    return found.pop() if len(found) == 1 else None
+    metrics = {record.best_by for record in records}
+    return metrics.pop() if len(metrics) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
@@ -107,17 +107,17 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Return the options and inputs that differ between runs, with one value per run."""
-    found: dict[str, list[Any]] = {}
+    differing: dict[str, list[Any]] = {}
     for field in dataclasses.fields(TrainConfig):
         values = [getattr(record.config, field.name) for record in records]
         if field.name != "out" and any(value != values[0] for value in values):
-            found[field.name] = values
+            differing[field.name] = values
     began = [record.inputs for record in records]
     for name in _INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
         if len(set(digests)) > 1:
-            found[name] = digests
-    return found
+            differing[name] = digests
+    return differing
 
 
 def _write_figures(

@@ -57,8 +57,8 @@ def read_series(record: Record, metric: str | None = None) -> Series:
 
 def _numbers(values: list[float | None]) -> np.ndarray:
     """Return values as an array, with NaN for None, which replaces non-finite values in JSON."""
-    found = np.array([np.nan if value is None else value for value in values], np.float64)
-    return np.where(np.isfinite(found), found, np.nan)
+    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def default_span(several: list[Series]) -> int:

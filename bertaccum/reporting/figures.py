@@ -165,15 +165,15 @@ def colors(count: int) -> list[Any]:
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
-def rate_figure(found: dict[str, Any]) -> dict[str, bytes]:
+def rate_figure(result: dict[str, Any]) -> dict[str, bytes]:
     """Return a figure, as PNG and SVG, of the loss and the suggested learning rate."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
-        rates, smoothed = found["rates"][:-1], np.array(found["smoothed_losses"])
-        axes.plot(rates, found["losses"][1:], color="C0", alpha=0.35, linewidth=0.6)
+        rates, smoothed = result["rates"][:-1], np.array(result["smoothed_losses"])
+        axes.plot(rates, result["losses"][1:], color="C0", alpha=0.35, linewidth=0.6)
         axes.plot(rates, smoothed, color="C0", linewidth=1.8)
-        if (suggested := found["learning_rate"]) is not None:
+        if (suggested := result["learning_rate"]) is not None:
             axes.axvline(suggested, color="C1", linestyle="--")
             axes.annotate(f" {suggested:.1e}", (suggested, np.nanmax(smoothed)), color="C1")
         axes.set_xscale("log")

@@ -21,13 +21,13 @@ from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
     """Return the options of a run, or those that decide the updates, with short paths."""
-    found = {}
+    chosen = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if value is None or field.name == "out" or (deciding and field.metadata["free"]):
             continue
-        found[field.name] = Path(value).name if field.metadata["path"] else str(value)
-    return found
+        chosen[field.name] = Path(value).name if field.metadata["path"] else str(value)
+    return chosen
 
 
 def model_name(record: Record) -> str:
@@ -121,12 +121,12 @@ def _versions(record: Record) -> dict[str, str]:
 
 def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones."""
-    found = {}
+    results = {}
     for path in sorted(record.paths.path.glob("eval-*.json")):
         values = read_mapping(path)
         if values is not None and _is_evaluation(values):
-            found[path.stem.removeprefix("eval-")] = values
-    return found
+            results[path.stem.removeprefix("eval-")] = values
+    return results
 
 
 def _is_evaluation(values: dict[str, Any]) -> bool:
@@ -153,12 +153,12 @@ def _digests(record: Record) -> dict[str, str]:
     """Return the SHA-256 of each input of a run, after the number of rows if it was recorded."""
     inputs = record.inputs
     rows = inputs.get("rows") or {}
-    found = {}
+    digests = {}
     for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
         if isinstance(inputs.get(name), str):
             count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
-            found[name] = f"{count}SHA-256 {inputs[name]}"
-    return found
+            digests[name] = f"{count}SHA-256 {inputs[name]}"
+    return digests
 
 
 def _truncation(record: Record) -> dict[str, str]:

@@ -27,10 +27,10 @@ def is_allowed(header: str | None, config: ServeConfig) -> bool:
     """
     if header is None:
         return True
-    found = _HOST.fullmatch(header.strip().lower())
-    if found is None:
+    match = _HOST.fullmatch(header.strip().lower())
+    if match is None:
         return False
-    name, host = (found[1] or found[2]).removesuffix("."), config.host.lower()
+    name, host = (match[1] or match[2]).removesuffix("."), config.host.lower()
     if name in (_LOCALHOST, host, *host_names(config.allowed_host)) or _is_loopback(name):
         return True
     return _is_address(name) and not (host == _LOCALHOST or _is_loopback(host))

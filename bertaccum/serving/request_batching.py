@@ -72,9 +72,14 @@ class Batcher(Generic[_Text, _Result]):
         predict: Callable[[list[_Text]], Sequence[_Result]],
         tokens: Callable[[_Text], int],
         limits: BatchLimits,
-        heard: Callable[[int], None] = lambda _: None,
+        on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._predict, self._tokens, self._limits, self._heard = predict, tokens, limits, heard
+        self._predict, self._tokens, self._limits, self._on_batch = (
+            predict,
+            tokens,
+            limits,
+            on_batch,
+        )
         self._queue: deque[_Entry[_Text, _Result]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -116,9 +121,9 @@ class Batcher(Generic[_Text, _Result]):
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            self._heard(len(batch))
+            self._on_batch(len(batch))
             try:
-                found = self._predict([entry.request.texts[entry.number] for entry in batch])
+                results = self._predict([entry.request.texts[entry.number] for entry in batch])
             except Exception as error:
                 self._expect(batch)
                 for request in _requests(batch):
@@ -126,7 +131,7 @@ class Batcher(Generic[_Text, _Result]):
                         request.future.set_exception(error)
             else:
                 self._expect(batch)
-                for entry, result in zip(batch, found, strict=True):
+                for entry, result in zip(batch, results, strict=True):
                     entry.request.results[entry.number] = result
                 for request in _requests(batch):
                     request.finish()

@@ -179,11 +179,11 @@ def write_cached(path: Path, values: dict[str, Any], progress: Progress) -> None
 def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
     """Return what `write_cached` wrote, or None if the file is missing or damaged."""
     for place in filter(os.path.isfile, places(path)):
-        found = read_mapping(place) or {}
-        values = found.get("values")
-        if isinstance(values, dict) and found.get("digest") == json_digest([path.name, values]):
+        stored = read_mapping(place) or {}
+        values = stored.get("values")
+        if isinstance(values, dict) and stored.get("digest") == json_digest([path.name, values]):
             return values
-        _tell_damaged(place, not found or "digest" in found, progress)
+        _tell_damaged(place, not stored or "digest" in stored, progress)
     return None
 
 

@@ -18,10 +18,10 @@ def parse_size(text: str) -> int:
     Raises:
       ValueError: The text is not a size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
         raise ValueError("is not a size such as 4GiB or 3500MB")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def format_size(size_bytes: float) -> str:

@@ -103,12 +103,12 @@ class Stopping:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
     def _listen(self) -> None:
-        while heard := self._next_signal():
+        while number := self._next_signal():
             if self._request is None:
                 continue
             if self.requested is not None and self._leave is not None:
-                self._leave(heard)
-            self.requested = heard
+                self._leave(number)
+            self.requested = number
             self._request()
 
     def _next_signal(self) -> int | None:

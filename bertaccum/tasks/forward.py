@@ -78,9 +78,9 @@ def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     Args:
       logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
     """
-    found = support(logits[:, 0], logits[:, 1:])
-    found = tf.where(tf.math.is_nan(found), -math.inf, found)
-    return tf.argmax(found, axis=1, output_type=tf.int32) + 1
+    supports = support(logits[:, 0], logits[:, 1:])
+    supports = tf.where(tf.math.is_nan(supports), -math.inf, supports)
+    return tf.argmax(supports, axis=1, output_type=tf.int32) + 1
 
 
 def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.RaggedTensor:
@@ -106,5 +106,7 @@ def _of_texts(
 ) -> tf.Tensor:
     """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages."""
     pool = model.get_layer(HEAD_LAYER).pool
-    found = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
-    return tf.where(tf.equal(found, tf.float32.min), 0.0, found) if pool == "max" else found
+    of_texts = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
+    return (
+        tf.where(tf.equal(of_texts, tf.float32.min), 0.0, of_texts) if pool == "max" else of_texts
+    )

@@ -101,8 +101,8 @@ def class_numbers(
     if labels.names != known:
         listed = f"{listed} ({', '.join(labels.names)})"
     column, find = label_column(tsv, table), class_finder(known)
-    found: dict[str, list[int]] = {cell: [] for cell in column}
-    for cell, own in parts(found).items():
+    by_cell: dict[str, list[int]] = {cell: [] for cell in column}
+    for cell, own in parts(by_cell).items():
         for label in own:
             name = find(label)
             if name is None:
@@ -112,10 +112,10 @@ def class_numbers(
                 if by_name and class_finder(labels.values)(label):
                     remedy += "; or pass `label_form` numbers if it is a class number"
                 raise InputError(what, remedy, path=tsv, row=row)
-            found[cell].append(numbers[name])
-    return [found[cell] for cell in column]
+            by_cell[cell].append(numbers[name])
+    return [by_cell[cell] for cell in column]
 
 
-def in_order(found: set[str]) -> list[str]:
+def in_order(labels: set[str]) -> list[str]:
     """Return labels sorted by value if they are whole numbers, then all others as strings."""
-    return sorted(found, key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
+    return sorted(labels, key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))

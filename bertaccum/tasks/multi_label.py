@@ -51,10 +51,10 @@ class MultiLabel:
     ) -> np.ndarray:
         """Return 1 for each label of an example and 0 for others, [examples, labels] float32."""
         parts = partial(self.parts, separator=separator)
-        found = np.zeros((len(table), self.labels.outputs), np.float32)
+        encoded = np.zeros((len(table), self.labels.outputs), np.float32)
         for row, numbers in enumerate(class_numbers(tsv, table, self.labels, parts, by_name)):
-            found[row, numbers] = 1
-        return found
+            encoded[row, numbers] = 1
+        return encoded
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Return the mean sigmoid cross-entropy [batch] over the labels, [batch, labels]."""

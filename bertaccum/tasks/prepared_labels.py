@@ -50,11 +50,11 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
         names = [str(name) for name in manifest["labels"]]
         numbers = [str(number) for number in range(len(names))]
         pairs = first is not None and first.pair is not None
-        found = manifest.get("label_format", {})
+        label_format = manifest.get("label_format", {})
         try:
-            return Labels(numbers, names, pairs, kind, format=found)
+            return Labels(numbers, names, pairs, kind, format=label_format)
         except ValueError:
-            unknown = f"the format of the labels {found!r} is unknown"
+            unknown = f"the format of the labels {label_format!r} is unknown"
             raise InputError(unknown, "prepare the data again", path=folder / MANIFEST) from None
     table = read_tsv(train)
     if kind == REGRESSION:
@@ -62,11 +62,11 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
     column = label_column(train, table)
     rows = dict(zip(column, map(int, table["row"]), strict=True))
     kind = task or likely_task(rows.keys(), train)
-    found = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
-    for line in format_notes(found, kind, task):
+    label_format = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
+    for line in format_notes(label_format, kind, task):
         note(f"{train}: {line}")
-    parts = make_task(Labels([], [], task=kind, format=found.record())).parts(rows)
-    check_labels(found, parts, rows, train)
+    parts = make_task(Labels([], [], task=kind, format=label_format.record())).parts(rows)
+    check_labels(label_format, parts, rows, train)
     classes = merged(Counter(label for cell in column for label in parts[cell]))
     if others := respelled(classes):
         note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
@@ -76,4 +76,4 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
         raise InputError(
             f"has {only}, but a classifier needs at least two", "check the label column", path=train
         )
-    return Labels(values, values, PAIR in table, kind, format=found.record())
+    return Labels(values, values, PAIR in table, kind, format=label_format.record())

@@ -134,7 +134,7 @@ def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
 
 def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
     """Return the labels of a table as numbers."""
-    found, column = [], label_column(tsv, table)
+    scores, column = [], label_column(tsv, table)
     labels = LabelFormat().labels_in(set(column))
     for cell, row in zip(column, table["row"], strict=True):
         label = ", ".join(labels[cell])
@@ -147,8 +147,8 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
                 path=tsv,
                 row=int(row),
             )
-        found.append(number)
-    return found
+        scores.append(number)
+    return scores
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> float:

@@ -47,14 +47,14 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
     Raises:
       ConfigError: It differs from the recorded one, and `allow_unverified` is False.
     """
-    found, recorded = sha256(archive), recorded_download()
-    if found != recorded.sha256 and not allow_unverified:
+    digest, recorded = sha256(archive), recorded_download()
+    if digest != recorded.sha256 and not allow_unverified:
         raise ConfigError(
-            f"has the SHA-256 {found}, but the original {recorded.filename} has {recorded.sha256}",
+            f"has the SHA-256 {digest}, but the original {recorded.filename} has {recorded.sha256}",
             "download it again, or pass `allow_unverified_archive` if you trust this file",
             path=archive,
         )
-    return found
+    return digest
 
 
 def rewrite(archive: Path, target: Path) -> None:

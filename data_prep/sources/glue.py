@@ -161,16 +161,16 @@ def _xnli_parts(root: Path, language: str, note: Note) -> dict[str, Part]:
 
 def _language_rows(path: Path, language: str) -> Iterator[Row]:
     """Yield the rows of XNLI's dev or test file in one language."""
-    found: set[str] = set()
+    languages: set[str] = set()
 
     def is_wanted(cells: list[str]) -> bool:
-        found.update(cells)
+        languages.update(cells)
         return cells == [language]
 
     yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
-    if language not in found:
+    if language not in languages:
         raise InputError(
             f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(found))}",
+            f"choose one of {', '.join(sorted(languages))}",
             path=path,
         )

@@ -94,17 +94,17 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
             f"{config.dataset} has no split train, only {', '.join(names)}",
             "choose another `dataset`",
         )
-    found = {"train": "train"}
+    splits = {"train": "train"}
     for ours, theirs in _SPLITS.items():
         if known := [name for name in theirs if name in names]:
-            found[ours] = known[0]
-    if config.test_fraction and "test" in found:
+            splits[ours] = known[0]
+    if config.test_fraction and "test" in splits:
         raise ConfigError(
             f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}, which"
             " already has test rows",
             "omit `test_fraction`",
         )
-    return found
+    return splits
 
 
 def _task(builder: Any, chosen: ChosenFeatures) -> str | None:

@@ -86,13 +86,13 @@ def _label(kinds: Mapping[str, str | None], config: PrepareConfig, listed: str) 
     if name in kinds or name != PrepareConfig.label_column:
         _check("label_column", name, kinds.get(name) is not None, config, listed)
         return name
-    found = [name for name, kind in kinds.items() if kind in (CLASS, SEVERAL)]
-    if len(found) != 1:
+    candidates = [name for name, kind in kinds.items() if kind in (CLASS, SEVERAL)]
+    if len(candidates) != 1:
         raise ConfigError(
             f"{config.dataset} has no feature label",
             f"name the feature of the label with `label_column`: {listed}",
         )
-    return found[0]
+    return candidates[0]
 
 
 def _texts(texts: list[str], config: PrepareConfig, listed: str) -> tuple[str, ...]:

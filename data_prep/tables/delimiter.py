@@ -16,8 +16,8 @@ _CANDIDATES = ("\t", "|", ";", ",")
 
 def declared_delimiter(first_line: str) -> str | None:
     """Return the delimiter of a first line such as `sep=;`, which Excel reads but does not show."""
-    found = _DECLARED.fullmatch(first_line.rstrip("\r\n"))
-    return found and found[1].replace("\\t", "\t")
+    match = _DECLARED.fullmatch(first_line.rstrip("\r\n"))
+    return match and match[1].replace("\\t", "\t")
 
 
 def find_delimiter(

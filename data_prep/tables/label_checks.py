@@ -66,7 +66,7 @@ def _comma_number_in(labels: Collection[str]) -> str | None:
 
 
 def check_labels(
-    found: LabelFormat,
+    form: LabelFormat,
     labels: Mapping[str, Iterable[str]],
     rows: Mapping[str, int],
     where: str | Path,
@@ -77,10 +77,10 @@ def check_labels(
       InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are
         numbers and some but not all are NaN or infinite, as the result of a division by 0 is.
     """
-    if other := next((c for c in rows if found.flags and found.lists and not list_in(c)), None):
+    if other := next((c for c in rows if form.flags and form.lists and not list_in(c)), None):
         raise InputError(
-            f"the label {other[:80]!r} is not a list of {found.flags} numbers, unlike other labels",
-            f"{flags_remedy(found.flags)}, or delete the row",
+            f"the label {other[:80]!r} is not a list of {form.flags} numbers, unlike other labels",
+            f"{flags_remedy(form.flags)}, or delete the row",
             path=where,
             row=rows[other],
         )

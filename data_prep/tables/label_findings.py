@@ -15,15 +15,15 @@ _MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 
 
 def format_notes(
-    found: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
+    label_format: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
 ) -> Iterator[str]:
     """Yield sentences about the label column that the user's options do not say."""
     if kind == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
-    if found.flags:
+    if label_format.flags:
         yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
-    elif found.separator not in (None, separator):
-        yield f"the labels of a row are separated by {found.separator!r}"
+    elif label_format.separator not in (None, separator):
+        yield f"the labels of a row are separated by {label_format.separator!r}"
 
 
 def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict[str, int]]:

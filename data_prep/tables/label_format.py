@@ -75,8 +75,8 @@ def class_format(
     cells: Collection[str], classes: int = 0, known: LabelFormat = _PLAIN
 ) -> LabelFormat:
     """Return how a column with one label in each row contains it."""
-    found = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
-    return replace(found, flags=known.flags or _flags(found, cells, classes))
+    result = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
+    return replace(result, flags=known.flags or _flags(result, cells, classes))
 
 
 def set_format(
@@ -96,14 +96,14 @@ def set_format(
         consists of class numbers.
       find: Returns the known class that a label means, or None.
     """
-    found = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
-    plain = [cell for cell in cells if not found.lists or list_in(cell) is None]
+    result = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
+    plain = [cell for cell in cells if not result.lists or list_in(cell) is None]
     if separator == _DEFAULT:
         usual = [by for by in (known.separator, separator) if by and any(by in c for c in plain)]
         fits = usual or [by for by in _OTHERS if _separates(by, plain, find)]
-        found = replace(found, separator=(fits or [separator])[0])
-    same = found.lists or found.separator == (known.separator or _DEFAULT)
-    return replace(found, flags=(same and known.flags) or _flags(found, cells, classes))
+        result = replace(result, separator=(fits or [separator])[0])
+    same = result.lists or result.separator == (known.separator or _DEFAULT)
+    return replace(result, flags=(same and known.flags) or _flags(result, cells, classes))
 
 
 def has_separated_flags(cells: Collection[str]) -> bool:
@@ -136,12 +136,12 @@ def list_in(cell: str) -> list[str] | None:
     if not re.search("[,\"'(]", inner) and all(map(_is_number, inner.split())):
         return inner.split()  # NumPy separates numbers with spaces.
     while at < len(inner):
-        found = _ITEM.match(inner, at)
-        if found is None or (found["bare"] and not found["comma"] and found.end() < len(inner)):
+        match = _ITEM.match(inner, at)
+        if match is None or (match["bare"] and not match["comma"] and match.end() < len(inner)):
             return None
-        bare = (found["bare"] or "").strip()
-        items += [] if bare in _MISSING else [bare or _unescaped(found["text"])]
-        at = found.end()
+        bare = (match["bare"] or "").strip()
+        items += [] if bare in _MISSING else [bare or _unescaped(match["text"])]
+        at = match.end()
     return [label for item in items if visible(label := item.strip())]
 
 
@@ -179,20 +179,20 @@ def _switch(item: str) -> float | None:
     return _SWITCHES.get(item.lower(), finite_number(item))
 
 
-def _flags(found: LabelFormat, cells: Collection[str], classes: int | None) -> int:
+def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | None) -> int:
     """Return the number of labels if each list contains 0 or 1 for each of them, else 0."""
     # Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
     # numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
     # does a length that is the number of classes if there are only lists.
-    labels = found.labels_in(cells)
-    own = [tuple(map(_switch, labels[c])) for c in cells if not found.lists or list_in(c)]
+    labels = label_format.labels_in(cells)
+    own = [tuple(map(_switch, labels[c])) for c in cells if not label_format.lists or list_in(c)]
     sizes = set(map(len, own))
     if len(sizes) != 1 or min(sizes) < 2 or not all(map(_FLAGS.issuperset, own)):
         return 0
     if any(len({*flags}) < len(flags) for flags in own):
         return min(sizes)
     are_flags = len(set(own)) > 1 if len(own) < len(cells) else classes in (0, *sizes)
-    return min(sizes) if found.lists and classes is not None and are_flags else 0
+    return min(sizes) if label_format.lists and classes is not None and are_flags else 0
 
 
 def _separates(

@@ -66,10 +66,10 @@ def _class_names(
     return counts.keys() if as_written else set(merged(counts).values())
 
 
-def _unknown(found: LabelFormat, label: str, part: Part, row: int) -> InputError:
+def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
-        flags_remedy(found.flags) or "correct it, or add training rows of that class",
+        flags_remedy(label_format.flags) or "correct it, or add training rows of that class",
         path=part.where,
         row=row,
     )

@@ -114,17 +114,17 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return delimiter != TAB
     even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
     if delimiter != TAB:
-        if even and (found := _survey(lines, delimiter, path)):
+        if even and (survey := _survey(lines, delimiter, path)):
             records = plain_records(lines(), delimiter)
-            _refuse(_first_that_looks_like_a_row(found.swallowed, records), path)
+            _refuse(_first_that_looks_like_a_row(survey.swallowed, records), path)
         return True
-    if (found := _survey(lines, delimiter, path)) is None:
+    if (survey := _survey(lines, delimiter, path)) is None:
         return False
     # Whether the file follows one of the three quoting conventions in the module's docstring.
-    is_written_so = found.as_needed or found.with_commas or found.whole_columns
-    if even and (found.spans or not is_written_so):
+    is_written_so = survey.as_needed or survey.with_commas or survey.whole_columns
+    if even and (survey.spans or not is_written_so):
         return False
-    _refuse(next(iter(found.swallowed.values()), None), path)
+    _refuse(next(iter(survey.swallowed.values()), None), path)
     return True
 
 
@@ -192,18 +192,18 @@ class _Survey:
 
 def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
     """Return the statistics of a quoted file, or None if it is not consistently quoted."""
-    found, kept, width = _Survey(delimiter), list[str](), 0
+    survey, kept, width = _Survey(delimiter), list[str](), 0
     try:
         for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
             enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
             kept.clear()
             if enclosed is None or len(fields) != (width or len(fields)):
                 return None
-            found.add(row, fields, enclosed, is_first=not width)
+            survey.add(row, fields, enclosed, is_first=not width)
             width = len(fields)
     except InputError:
         return None
-    return found
+    return survey
 
 
 def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
@@ -214,11 +214,11 @@ def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
 
 def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
     """Return whether each field is enclosed, or None if a field with a quote is not enclosed."""
-    found, at = [], 0
+    enclosed, at = [], 0
     for value in fields:
-        found.append(raw.startswith('"', at))
-        written = '"' + value.replace('"', '""') + '"' if found[-1] else value
-        if not raw.startswith(written, at) or ('"' in value and not found[-1]):
+        enclosed.append(raw.startswith('"', at))
+        written = '"' + value.replace('"', '""') + '"' if enclosed[-1] else value
+        if not raw.startswith(written, at) or ('"' in value and not enclosed[-1]):
             return None
         at += len(written) + 1
-    return found
+    return enclosed

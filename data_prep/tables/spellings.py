@@ -38,12 +38,12 @@ def finite_number(text: str) -> float | None:
 
 def number_remedy(cell: str) -> str | None:
     """Return how to write the number that a cell such as `3,5` or `1.234,5` may contain."""
-    if found := _GROUPED.fullmatch(cell.strip()):
-        whole = found["whole"].replace(found["mark"], "")
-        if found["mark"] == "," and not found["more"] and not found["rest"]:
-            decimal = found["whole"].replace(",", ".")
+    if match := _GROUPED.fullmatch(cell.strip()):
+        whole = match["whole"].replace(match["mark"], "")
+        if match["mark"] == "," and not match["more"] and not match["rest"]:
+            decimal = match["whole"].replace(",", ".")
             return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
-        return f"write it as {whole}{(found['rest'] or '').replace(',', '.')}"
+        return f"write it as {whole}{(match['rest'] or '').replace(',', '.')}"
     decimal = cell.strip().replace(",", ".")
     if finite_number(decimal) is not None:
         return f"write a decimal point instead of the comma, as in {decimal}"
@@ -71,7 +71,7 @@ def shown(label: str) -> str:
     Labels that are not in the Unicode form NFC look like others, so they are escaped as a whole.
     """
     quoted = repr(label) if unicodedata.is_normalized("NFC", label) else ascii(label)
-    return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], quoted)
+    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], quoted)
 
 
 def listed(items: Sequence[str], most: int = 5) -> str:
@@ -97,8 +97,8 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
         is_usual = unicodedata.is_normalized("NFC", label)
         return counts[label], is_usual, not has_stray(label), -len(label)
 
-    names = {found: max(labels, key=preference) for found, labels in classes.items()}
-    return {label: names[found] for found, labels in classes.items() for label in labels}
+    names = {folded: max(labels, key=preference) for folded, labels in classes.items()}
+    return {label: names[folded] for folded, labels in classes.items() for label in labels}
 
 
 def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[str], str | None]:

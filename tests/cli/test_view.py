@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bertaccum.cli.display import log_views, run_progress, run_tables, sentences
 from bertaccum.cli.display.log_views import Lines, Records
-from bertaccum.cli.display.run_progress import Track
+from bertaccum.cli.display.run_progress import RunStatistics
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import make_view
@@ -313,7 +313,7 @@ def test_terminal_shows_all_current_figures(monkeypatch: pytest.MonkeyPatch, col
 
 
 def test_smoothed_loss_is_a_bias_corrected_moving_average() -> None:
-    found = Track(STARTED)
+    found = RunStatistics(STARTED)
     for number, loss in enumerate([1.0, 0.0, math.nan], 10):
         found.update(updated(number, loss, skipped=math.isnan(loss)))
     assert found.loss.value == pytest.approx(0.95 / 1.95)

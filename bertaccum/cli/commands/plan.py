@@ -36,6 +36,6 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
       bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
     with view:
-        found = api.plan(progress=view, **values)
-    print_result(as_json, found.values, lambda _: print_plan(found, values["out"]))
-    found.taken()
+        result = api.plan(progress=view, **values)
+    print_result(as_json, result.values, lambda _: print_plan(result, values["out"]))
+    result.taken()

@@ -64,14 +64,14 @@ def predict(
     check_results(results)
     with view, results_file(results) as file:
         announce_run(view, values["run"])
-        found = api.predict(texts or None, note=view.note, **values)
+        predictions = api.predict(texts or None, note=view.note, **values)
         count = 0
         if file is None:
-            for one in found:
+            for one in predictions:
                 count += 1
                 sentences.prediction(one, as_json)
         else:
-            count = write_results(file, found, values["file"])
+            count = write_results(file, predictions, values["file"])
         if values["file"] == "-" and not count:
             view.note("note: standard input is empty, so there is nothing to predict")
     if results is not None:

@@ -28,19 +28,19 @@ def runs(folder: str, as_json: bool) -> None:
     """
     from bertaccum.reporting.run_outline import outline
 
-    found, errors = [], []
+    outlines, errors = [], []
     for path in find_runs(Path(folder)):
         try:
-            found.append(outline(read_record(path)))
+            outlines.append(outline(read_record(path)))
         except InputError as damage:
             errors.append(damage)
-    if not found and not errors:
+    if not outlines and not errors:
         sentences.note(_none_in(Path(folder)))
     elif as_json:
-        for one in found:
+        for one in outlines:
             sentences.result_json(one, indent=None)
     else:
-        run_tables.print_runs(found)
+        run_tables.print_runs(outlines)
     for error in errors:
         sentences.note(sentences.with_flags(f"not listed: {error}"))
 

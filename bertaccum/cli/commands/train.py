@@ -117,14 +117,14 @@ def train(
 def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
     with view:
         view.note("loading data and model")
-        found = api.find_learning_rate(progress=view, **named)
-    print_result(as_json, found, comparison_tables.print_rates)
+        result = api.find_learning_rate(progress=view, **named)
+    print_result(as_json, result, comparison_tables.print_rates)
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
     """Return whether all runs that were trained have learned little, and say so."""
-    found = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
-    said = [sentences.learned_little(evaluation) for evaluation in found]
+    evaluations = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
+    said = [sentences.learned_little(evaluation) for evaluation in evaluations]
     if not (said and all(said)):
         return False
     view.note(said[-1])

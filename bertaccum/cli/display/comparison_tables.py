@@ -26,30 +26,30 @@ _SPREAD = {
 }
 
 
-def print_seeds(found: dict[str, Any]) -> None:
+def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
-    head = f"{found['runs']} runs; checkpoints selected by dev {LABELS[found['best_by']]}"
+    head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
     rows = [
-        [label, *(f"{v:.4f}" for v in found[name].values())]
+        [label, *(f"{v:.4f}" for v in result[name].values())]
         for name, label in _SPREAD.items()
-        if name in found
+        if name in result
     ]
     show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
-def print_sweep(found: dict[str, Any], command: str) -> None:
+def print_sweep(result: dict[str, Any], command: str) -> None:
     """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
-    names = list(found["cells"][0]["options"])
-    metric = LABELS.get(found["best_by"], "metric")
+    names = list(result["cells"][0]["options"])
+    metric = LABELS.get(result["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
-    show(head, [_swept(cell) for cell in found["cells"]])
+    show(head, [_swept(cell) for cell in result["cells"]])
     print_line(
-        f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
-        f" {found['grid_updates']:,}"
+        f"{result['updates']:,} updates in {duration(result['seconds'])}; the whole grid takes"
+        f" {result['grid_updates']:,}"
     )
-    print_paths(found["figures"])
+    print_paths(result["figures"])
     if command:
-        equal = sum(cell["mean"] == found["cells"][0]["mean"] for cell in found["cells"])
+        equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
         print_line(f"best{first}: {command}", wrap=False)
 
@@ -124,9 +124,9 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
     }
 
 
-def print_advice(found: dict[str, Any]) -> None:
+def print_advice(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
-    print_line(batch_advice(found))
+    print_line(batch_advice(result))
     head = ("target batch", "updates", "examples", "learning rate")
     rows = [
         [
@@ -135,16 +135,16 @@ def print_advice(found: dict[str, Any]) -> None:
             f"{row['examples']:.2f}",
             f"{row['learning_rate']:.2g}",
         ]
-        for row in found["batches"]
+        for row in result["batches"]
     ]
     show(head, rows)
     print_line("* this run; updates and examples to the same loss are relative to it")
 
 
-def print_rates(found: dict[str, Any]) -> None:
+def print_rates(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --find-lr`."""
-    step = max(len(found["smoothed_losses"]) // 10, 1)
-    points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
+    step = max(len(result["smoothed_losses"]) // 10, 1)
+    points = list(zip(result["rates"], result["smoothed_losses"], strict=False))[::step]
     show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
-    print_line(suggested_rate(found), wrap=False)
-    print_paths(found["figures"])
+    print_line(suggested_rate(result), wrap=False)
+    print_paths(result["figures"])

@@ -34,7 +34,7 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None) -> int:
+def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str | None) -> int:
     """Write predictions, one line per text, and return their number.
 
     If `table` is a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns
@@ -45,7 +45,7 @@ def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None
     if labels is not None:
         file.write(b"index\tprediction\n")
     count = 0
-    for one in found:
+    for one in predictions:
         line = _probabilities(one) if labels is None else f"{count}\t{_answer(one, labels)}"
         file.write(f"{line}\n".encode())
         count += 1

@@ -47,34 +47,34 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
     ]
 
 
-def print_run(found: dict[str, Any]) -> None:
+def print_run(details: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
-    last, summary, plan = found["last_update"], found["summary"], found["plan"]
+    last, summary, plan = details["last_update"], details["summary"], details["plan"]
     why = plan["why"]
     facts = {
-        "run": f"{found['run']}, {found['status']}",
-        "model": found["model"],
-        "target batch": f"{found['target_batch']}",
-        "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
+        "run": f"{details['run']}, {details['status']}",
+        "model": details["model"],
+        "target batch": f"{details['target_batch']}",
+        "micro-batch": f"{details['micro_batch']}" + (f" ({why})" if why else ""),
         "compiled for": format_shapes(plan["shapes"] or (), plan["real_share"]),
-        "updates": updates_done(found),
-        "training loss": _training_loss(found["training_loss"]),
-        "noise scale": noise_scale(found["noise_scale"]),
-        "training time": duration(found["seconds"]),
+        "updates": updates_done(details),
+        "training loss": _training_loss(details["training_loss"]),
+        "noise scale": noise_scale(details["noise_scale"]),
+        "training time": duration(details["seconds"]),
         "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
-        "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
+        "out of memory": ", ".join(f"update {e['update']}" for e in details["out_of_memory"]),
     }
-    if found["best"]:
-        facts |= outcome(found["best"], found["best_by"])
+    if details["best"]:
+        facts |= outcome(details["best"], details["best_by"])
     show_facts(facts)
-    metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
-    if found["evaluations"]:
-        _while_training(found["evaluations"], metrics)
-    if found["evaluated"]:
-        _evaluated(found["evaluated"], metrics)
-    _options("options set:", found["config"])
-    _options("options resolved automatically:", found["resolved"])
+    metrics = [details["best_by"], *(name for name in METRICS if name != details["best_by"])]
+    if details["evaluations"]:
+        _while_training(details["evaluations"], metrics)
+    if details["evaluated"]:
+        _evaluated(details["evaluated"], metrics)
+    _options("options set:", details["config"])
+    _options("options resolved automatically:", details["resolved"])
 
 
 def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
@@ -140,11 +140,11 @@ def _options(heading: str, options: dict[str, Any]) -> None:
             print_line(f"  {name}: {value}")
 
 
-def _training_loss(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _training_loss(loss: dict[str, Any] | None) -> str:
+    if loss is None:
         return ""
-    last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
-    return mean_loss(found["mean"], found["examples"], last)
+    last = "" if loss["last_update"] is None else f"; last update {loss['last_update']:.4f}"
+    return mean_loss(loss["mean"], loss["examples"], last)
 
 
 def _remark(row: dict[str, Any]) -> str:

@@ -83,20 +83,20 @@ def _confusion(names: list[str], counts: list[list[int]]) -> None:
     print_line(f"{more}--json prints the confusion matrix")
 
 
-def print_plan(found: PlanResult, path: str) -> None:
+def print_plan(result: PlanResult, path: str) -> None:
     """Print the result of `bertaccum plan`."""
-    values = found.values
+    values = result.values
     for line in plan_heading(values):
         print_line(line)
     saving = "recompute", "offload"
     head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
     rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
     show(head, rows, least=("predicted", "steps", *saving, "measured"))
-    print_line(f"examples/s: measured on {found.timed_on}")
+    print_line(f"examples/s: measured on {result.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
-    print_line(f"measurements: {'from the cache' if found.cached else took}")
-    if found.plan is not None:
-        print_line(f"* {found.plan}")
+    print_line(f"measurements: {'from the cache' if result.cached else took}")
+    if result.plan is not None:
+        print_line(f"* {result.plan}")
         print_line(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
             print_line(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
@@ -171,8 +171,8 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
     # The classes are sorted by the counts of the first split.
     splits = [of.get("classes", {}) for of in counts.values()]
     per_class = [[of.get(label) for of in splits] for label in labels]
-    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
-    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[: _most_rows()]]
+    classes = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *classes[: _most_rows()]]
     if "without_label" in next(iter(counts.values())):
         rows.append(("no label", [of.get("without_label") for of in counts.values()]))
     cells = [
@@ -180,7 +180,7 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
         for label, numbers in rows
     ]
     show(["class", *counts], cells)
-    if (left_out := len(found) - _most_rows()) > 0:
+    if (left_out := len(classes) - _most_rows()) > 0:
         print_line(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
