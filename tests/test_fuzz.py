@@ -35,8 +35,7 @@ from bertaccum.bert.huggingface_folder import (
     read_huggingface_config,
     write_description,
 )
-from bertaccum.bert.huggingface_weights import save_huggingface
-from bertaccum.bert.pretrained_weights import load_encoder
+from bertaccum.bert.pretrained_weights import load_encoder, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_tokenizer, read_vocabulary
 from bertaccum.bert.torch_file import open_torch_file

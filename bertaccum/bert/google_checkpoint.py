@@ -9,8 +9,7 @@ from pathlib import Path
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import LazyTensor
-from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
 from bertaccum.bert.tensor_names import plain_variables
 from bertaccum.bert.weight_files import OTHER_FORMAT
 from bertaccum.errors import InputError, reason

@@ -1,4 +1,4 @@
-"""Formats of checkpoints, and the encoder, weights and vocabulary to start from."""
+"""Formats of checkpoints and their tensors, and the model to start from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import LazyTensor
 from bertaccum.bert.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor in a file, which is read on demand."""
+
+    shape: list[int]
+    dtype: str  # Its type, as safetensors names it, such as F32.
+    # Returns the tensor as float32 in memory of the host, a numpy array or a `tf.Tensor`; raises
+    # InputError if the file is damaged there.
+    read: Callable[[], Any]
+    name: str | None = None  # Its name for error messages, if that is not its key.
+
 
 RUN_PREFIX = "model.ckpt"
 # The value of `init_checkpoint` for random weights.

@@ -1,20 +1,24 @@
-"""Loader of pretrained weights in any format."""
+"""Pretrained weights: loading in any format, and writing in Hugging Face's."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 from official.nlp.modeling import networks
 
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.held_tensor import LazyTensor
+from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.in_place import assign_in_place, check_finite
-from bertaccum.bert.model_source import CheckpointFormat
-from bertaccum.errors import InputError
+from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
+from bertaccum.bert.tensor_files import PREFIX, safetensors
+from bertaccum.bert.weight_files import WEIGHTS
+from bertaccum.errors import InputError, reason
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Maximum number of mismatched weights that an error message names.
@@ -101,3 +105,31 @@ def original_shape(weight: tf.Variable) -> list[int]:
     if "attention_output" in weight.name:
         return shape
     return [*shape[:-2], shape[-2] * shape[-1]]
+
+
+def save_huggingface(
+    model: tf_keras.Model, folder: Path, factor: float = 1.0, offset: float = 0.0
+) -> None:
+    """Write a classifier's weights to a folder that `write_description` has written to.
+
+    The logits of the written model are those of `model` times `factor` plus `offset`.
+    """
+    tensors = {}
+    for weight in model.weights:
+        name = tensor_key(weight_name(weight))
+        flat = weight.numpy().reshape(original_shape(weight))
+        key = name if name.startswith(HEAD) else PREFIX + name
+        if name.startswith(HEAD):
+            flat = flat * np.float32(factor)
+        if name == f"{HEAD}bias":
+            flat = flat + np.float32(offset)
+        # safetensors writes an array in the order of its memory, which is wrong for a transpose.
+        tensors[key] = np.ascontiguousarray(flat.T if is_kernel(weight) else flat)
+    path = folder / WEIGHTS
+    # transformers requires this metadata: names and shapes follow PyTorch's conventions.
+    try:
+        safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
+    except safetensors().SafetensorError as error:
+        raise OSError(reason(error)) from None
+    # safetensors makes the file readable by its owner only, unlike the other files.
+    shutil.copymode(folder / CONFIG, path)

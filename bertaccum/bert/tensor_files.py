@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import LazyTensor
+from bertaccum.bert.model_source import LazyTensor
 from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.options.commands import HEAD, HEAD_TAIL, TAIL, StepConfig
 
 # [CLS] and [SEP], which every passage has.
 _SPECIAL = 2
@@ -45,3 +46,10 @@ class Tokenization:
         """Return values for JSON that differ for tokenizations that give other tokens."""
         of_passages = [self.max_seq_length, self.passages, self.step]
         return [of_passages, self.head_fraction, self.vocabulary.identity()]
+
+
+def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+    fraction = {HEAD: 1.0, TAIL: 0.0, HEAD_TAIL: config.head_fraction}[config.truncate]
+    length, passages = config.max_seq_length, config.windows
+    return Tokenization(vocabulary, length, fraction, passages, config.stride)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import LazyTensor
+from bertaccum.bert.model_source import LazyTensor
 from bertaccum.errors import InputError
 
 # Each kind of storage, with its type as safetensors names it and that of its elements.

@@ -13,8 +13,7 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.store_digest import store_digest
-from bertaccum.data.token_store import TokenStore
+from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.options.commands import NAMES, NUMBERS

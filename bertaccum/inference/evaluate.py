@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.data_folder import tsvs_to_train_on
+from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory

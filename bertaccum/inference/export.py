@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.savedmodel import write_savedmodel

@@ -10,8 +10,7 @@ import tf_keras
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
-from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.bert.tokenization import Tokenization, tokenization_of
 from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.model_finder import find_dimensions, find_model
-from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.data.run_inputs import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import PlanConfig, TrainConfig

@@ -15,8 +15,7 @@ from bertaccum.bert import model_finder
 from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import LazyTensor
-from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, KeptHead
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, KeptHead, LazyTensor
 from bertaccum.bert.pretrained_weights import original_shape, weight_name
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import InputError

@@ -13,8 +13,7 @@ from small import scatter, write_small_task
 
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import KeptHead, ModelSource
-from bertaccum.data.data_folder import read_inputs
-from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.run_inputs import RunInputs, read_inputs
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig

@@ -16,11 +16,10 @@ from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import FineTunedHead, KeptHead, ModelSource
-from bertaccum.bert.pretrained_weights import load_encoder
+from bertaccum.bert.pretrained_weights import load_encoder, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
