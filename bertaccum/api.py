@@ -540,7 +540,7 @@ def predict(
     check_predict(config)
     from bertaccum.inference.predict import predict as run
     from data_prep.tables.columns import read_options
-    from data_prep.tables.texts import read_texts
+    from data_prep.tables.texts_to_classify import read_texts
 
     if isinstance(texts, str):
         texts = [texts]

@@ -11,11 +11,11 @@ from bertaccum.options.commands import SPLITS
 from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.system.progress import Note, Progress, ignore_note
-from data_prep.findings import findings, rows_to_keep
+from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
+from data_prep.labels.checks import format_notes
+from data_prep.labels.kinds import LabelKind, label_cells, label_kind
 from data_prep.split import split_rows
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT
-from data_prep.tables.label_findings import format_notes, missing_labels, spellings
-from data_prep.tables.label_kinds import LabelKind, label_cells, label_kind
 from data_prep.tables.rows import Part, Rows, Source, gather
 
 # By default, dev.tsv has at least this number of rows, or this share of them if that is fewer.

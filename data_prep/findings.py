@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from data_prep.labels.kinds import LabelKind, label_counts
 from data_prep.tables.rows import Rows
+from data_prep.tables.spellings import has_stray
 
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5
@@ -21,6 +24,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _TOKENS_PER_WORD = 1.07
 _SPECIAL_TOKENS = 2
 _LIMITS = (128, 256, 512)
+_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 
 
 def rows_to_keep(
@@ -96,3 +100,30 @@ def estimated_lengths(texts: Sequence[bytes]) -> dict[str, Any]:
     lengths = _TOKENS_PER_WORD * counts + _SPECIAL_TOKENS
     longer = {str(limit): float(np.mean(lengths > limit)) for limit in _LIMITS}
     return {"median": round(float(np.median(lengths))), "longer_than": longer}
+
+
+def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict[str, int]]:
+    """Return, by part, each label that may stand for a missing value and its number of rows."""
+    counts = {name: label_counts(kind.format.labels_in(p.classes), p) for name, p in parts.items()}
+    found = {
+        name: {label: count for label, count in own.items() if label.casefold() in _MISSING}
+        for name, own in counts.items()
+    }
+    return {name: own for name, own in found.items() if own}
+
+
+def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
+    """Return, by class, the spellings if there are several or one has invisible characters.
+
+    The number of rows with each spelling, the most frequent first.
+    """
+    found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
+    for rows in parts:
+        for label, count in label_counts(kind.format.labels_in(rows.classes), rows).items():
+            if name := kind.find(label):
+                found[name][label] += count
+    return {
+        name: dict(counts.most_common())
+        for name, counts in found.items()
+        if len(counts) > 1 or has_stray(name)
+    }

@@ -17,13 +17,13 @@ from bertaccum.system.files import json_text, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
+from data_prep.labels.kinds import LabelKind
 from data_prep.sources.glue import glue_options, glue_source
 from data_prep.sources.own_files import own_options, own_source
 from data_prep.sources.piped_input import saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source
-from data_prep.tables.label_kinds import LabelKind
 from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.tables.rows import Source
 from data_prep.tables.tsv import write_tsv

@@ -52,7 +52,7 @@ from bertaccum.training.checkpoints import read_saved
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 
 # Bytes that have a meaning in at least one file format.

@@ -14,7 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.tables.label_format import LabelFormat, class_format
+from data_prep.labels.formats import LabelFormat, class_format
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,9 @@ from bertaccum.system.progress import Note, ignore_note
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
+from data_prep.labels.checks import check_labels, format_notes, likely_task
+from data_prep.labels.formats import class_format, set_format
 from data_prep.tables.columns import PAIR
-from data_prep.tables.label_checks import check_labels, likely_task
-from data_prep.tables.label_findings import format_notes
-from data_prep.tables.label_format import class_format, set_format
 from data_prep.tables.manifest import MANIFEST, read_manifest
 from data_prep.tables.spellings import merged, respelled
 from data_prep.tables.table import read_rows

@@ -18,7 +18,7 @@ from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.tables.label_format import LabelFormat
+from data_prep.labels.formats import LabelFormat
 from data_prep.tables.spellings import finite_number, number_remedy
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from data_prep.tables.columns import LABEL, TEXT, ColumnIndices, ReadOptions, ex
 from data_prep.tables.delimiter import declared_delimiter, find_delimiter
 from data_prep.tables.fasttext import fasttext_rows, is_fasttext
 from data_prep.tables.header import is_header
-from data_prep.tables.manifest import is_prepared
-from data_prep.tables.named_columns import (
+from data_prep.tables.json_parquet import (
     is_json_lines,
     json_cells,
     json_names,
     parquet_cells,
     parquet_names,
 )
+from data_prep.tables.manifest import is_prepared
 from data_prep.tables.quoting import (
     ONE_LINE_END,
     TAB,

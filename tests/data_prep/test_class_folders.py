@@ -14,7 +14,7 @@ from preparing import run
 from bertaccum.errors import InputError
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 
 
 @pytest.fixture

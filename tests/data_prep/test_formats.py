@@ -26,7 +26,7 @@ from bertaccum.errors import ConfigError, InputError
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.quoting import TAB
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]

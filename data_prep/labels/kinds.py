@@ -10,8 +10,8 @@ import numpy as np
 
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.tables.label_checks import check_labels, likely_task
-from data_prep.tables.label_format import LabelFormat, class_format, set_format
+from data_prep.labels.checks import check_labels, likely_task
+from data_prep.labels.formats import LabelFormat, class_format, set_format
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
 from data_prep.tables.spellings import (
     class_finder,

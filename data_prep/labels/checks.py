@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
-from data_prep.tables.label_format import (
+from data_prep.labels.formats import (
     LabelFormat,
     class_format,
     has_separated_flags,
     joined_labels,
     list_in,
 )
+from data_prep.tables.rows import LABEL_SEPARATOR
 from data_prep.tables.spellings import finite_number, flags_remedy, number_remedy
 
 
@@ -96,3 +97,15 @@ def check_labels(
             path=where,
             row=own[infinite[0]],
         )
+
+
+def format_notes(
+    label_format: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
+) -> Iterator[str]:
+    """Yield sentences about the label column that the user's options do not say."""
+    if kind == MULTI_LABEL != task:
+        yield "some rows have several labels, so the task is multi-label"
+    if label_format.flags:
+        yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
+    elif label_format.separator not in (None, separator):
+        yield f"the labels of a row are separated by {label_format.separator!r}"
