@@ -8,7 +8,7 @@ from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
-from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.system.progress import Note, Progress, ignore_note
 from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
@@ -16,7 +16,7 @@ from data_prep.labels.checks import format_notes
 from data_prep.labels.kinds import LabelKind, label_cells, label_kind
 from data_prep.split import split_rows
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT
-from data_prep.tables.rows import Part, Rows, Source, gather
+from data_prep.tables.rows import Part, Rows, Source, read_part
 
 # By default, dev.tsv has at least this number of rows, or this share of them if that is fewer.
 _DEV_ROWS, _MOST_OF_FEW = 500, 0.1
@@ -46,8 +46,8 @@ def assemble(
     source: Source, config: PrepareConfig, progress: Progress, note: Note = ignore_note
 ) -> Assembled:
     """Read all rows of a source, and split the training rows."""
-    rows = gather(source.train, "training", progress)
-    given = {name: gather(rows, name, progress) for name, rows in source.given.items()}
+    rows = read_part(source.train, "training", progress)
+    given = {name: read_part(rows, name, progress) for name, rows in source.given.items()}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
     kind = label_kind(source, rows, task, config.labels_as_written)
@@ -77,7 +77,7 @@ def default_dev_fraction(rows: int, test_fraction: float) -> float:
 
     With 400 rows, the standard error of an accuracy of 0.9 is 1.5 percentage points.
     """
-    wanted = max(LEAST_DEV_FRACTION, min(_DEV_ROWS / max(rows, 1), _MOST_OF_FEW))
+    wanted = max(MIN_DEV_FRACTION, min(_DEV_ROWS / max(rows, 1), _MOST_OF_FEW))
     return min(wanted, (1 - test_fraction) / 2)
 
 

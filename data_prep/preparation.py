@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.options.fields import TEST_COLUMNS, named_options
-from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.system.atomic import new_files, write_text
 from bertaccum.system.files import json_text, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
@@ -95,7 +95,7 @@ def _prepare(
     if config.drop_duplicates is None and config.source in _PUBLISHED:
         config = dataclasses.replace(config, drop_duplicates=False)
     if config.dev_fraction is None and config.source == "yelp":
-        config = dataclasses.replace(config, dev_fraction=LEAST_DEV_FRACTION)
+        config = dataclasses.replace(config, dev_fraction=MIN_DEV_FRACTION)
     folder = Path(config.data_folder)
     earlier = earlier_manifest(folder)
     options = _options(config)

@@ -17,7 +17,7 @@ from bertaccum.errors import InputError
 # Each special token, under its key in the files of a tokenizer.
 ROLES = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 # Each added token is searched for in every text.
-_MOST_ADDED = 10_000
+_MAX_ADDED = 10_000
 
 
 def added_tokens(
@@ -97,9 +97,9 @@ def with_added_tokens(
       split_special: Whether special tokens in texts are split like other words.
     """
     count = sum(token["content"] not in SPECIAL_TOKENS for token in added)
-    if count > _MOST_ADDED:
+    if count > _MAX_ADDED:
         raise InputError(
-            f"its tokenizer has {count:,} added tokens, more than {_MOST_ADDED:,}",
+            f"its tokenizer has {count:,} added tokens, more than {_MAX_ADDED:,}",
             "add them to the vocabulary instead",
             path=home,
         )

@@ -46,12 +46,12 @@ def attention(
         query: tf.Tensor, key: tf.Tensor, value: tf.Tensor
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
         # Scale the query and the value, not the (larger) score matrix.
-        query, key, value = _turned(query * shrink), _turned(key), _turned(value * scale)
+        query, key, value = (_swapped(query * shrink), _swapped(key), _swapped(value * scale))
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
         output = tf.matmul(dropped(weights), value)
 
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-            upstream = _turned(upstream)
+            upstream = _swapped(upstream)
             of_output = tf.reduce_sum(upstream * output, -1, keepdims=True)
             kept = dropped(weights)
             of_value = tf.matmul(kept, upstream, transpose_a=True) * scale
@@ -59,14 +59,14 @@ def attention(
             of_scores = kept * of_kept - weights * of_output
             of_query = tf.matmul(of_scores, key) * shrink
             of_key = tf.matmul(of_scores, query, transpose_a=True)
-            return [_turned(of_query), _turned(of_key), _turned(of_value)]
+            return [_swapped(of_query), _swapped(of_key), _swapped(of_value)]
 
-        return _turned(output), gradient
+        return _swapped(output), gradient
 
     return run(query, key, value)
 
 
-def _turned(x: tf.Tensor) -> tf.Tensor:
+def _swapped(x: tf.Tensor) -> tf.Tensor:
     """Return x with its two middle axes, length and heads, swapped."""
     return tf.transpose(x, [0, 2, 1, 3])
 

@@ -11,9 +11,9 @@ from bertaccum.errors import InputError
 from bertaccum.system.files import json_text, read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
-_MOST_PARAMETERS = 7_000_000_000
+_MAX_PARAMETERS = 7_000_000_000
 # Building a layer takes time, even if it is tiny.
-_MOST_LAYERS = 200
+_MAX_LAYERS = 200
 
 
 def read_bert_config(path: Path) -> EncoderConfig:
@@ -31,13 +31,13 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
             )
         known[field.name] = _checked(path, field.name, values[field.name], field.default)
     config = EncoderConfig(**known)
-    if config.num_hidden_layers > _MOST_LAYERS:
+    if config.num_hidden_layers > _MAX_LAYERS:
         raise InputError(
             f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",
             "correct num_hidden_layers",
             path=path,
         )
-    if config.parameters > _MOST_PARAMETERS:
+    if config.parameters > _MAX_PARAMETERS:
         raise InputError(
             f"describes a model of {config.parameters:,} parameters, more than any BERT has",
             "correct its dimensions",

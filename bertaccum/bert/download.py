@@ -26,7 +26,7 @@ import requests
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.errors import NO_SPACE, InputError, RunError, reason
 from bertaccum.system.atomic import new_folder
-from bertaccum.system.cache import cache_folder, cached_folder, is_cached, places, seal
+from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_cached, seal
 from bertaccum.system.files import check_unpacked, sha256
 from bertaccum.system.progress import Progress
 
@@ -71,7 +71,7 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 
 def has_preset(preset: str, progress: Progress) -> bool:
     """Return whether a preset's checkpoint is in the cache and intact."""
-    return any(is_cached(place, progress) for place in places(_folder_of(preset)))
+    return any(is_cached(place, progress) for place in cache_paths(_folder_of(preset)))
 
 
 def listed_presets() -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def listed_presets() -> list[dict[str, Any]]:
             "vocab_size": preset.encoder.vocab_size,
             "language": preset.language,
             "lower_case": preset.lower_case,
-            "cached": any(map(os.path.isdir, places(_folder_of(name)))),
+            "cached": any(map(os.path.isdir, cache_paths(_folder_of(name)))),
             "url": checkpoint_url(name),
             "sha256": dict(preset.digests),
         }

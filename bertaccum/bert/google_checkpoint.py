@@ -49,11 +49,11 @@ def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
     from bertaccum.bert.in_place import read_tensor
 
     def read(name: str) -> tf.Tensor:
-        with _readable(checkpoint):
+        with _reading_errors(checkpoint):
             return read_tensor(str(checkpoint), name, tf.float32)
 
     tensors = {}
-    with _readable(checkpoint):
+    with _reading_errors(checkpoint):
         shapes = tf.train.load_checkpoint(str(checkpoint)).get_variable_to_shape_map()
         for name, key in plain_variables(shapes).items():
             for original, ours in BERT_V2_NAME_REPLACEMENTS:
@@ -63,7 +63,7 @@ def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
 
 
 @contextmanager
-def _readable(checkpoint: Path) -> Iterator[None]:
+def _reading_errors(checkpoint: Path) -> Iterator[None]:
     """Turn the exceptions of a damaged checkpoint into InputError."""
     import tensorflow as tf
 

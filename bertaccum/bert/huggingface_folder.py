@@ -31,7 +31,7 @@ from bertaccum.system.files import json_text, read_object
 HEAD = "classifier."
 _CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
-_MOST_LABELS = 1_000_000
+_MAX_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
     files("bertaccum.bert").joinpath("huggingface_names.yaml").read_text("utf-8")
 )
@@ -128,7 +128,7 @@ def _read_head(path: Path) -> FineTunedHead:
         )
     # Without an `id2label`, transformers numbers the labels; by default, there are two.
     count = values.get("num_labels", 2)
-    if type(count) is not int or not 0 < count <= _MOST_LABELS:
+    if type(count) is not int or not 0 < count <= _MAX_LABELS:
         raise InputError(f"num_labels is {count!r}, expected a number", "correct it", path=path)
     named = values.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
     problem = values.get("problem_type")

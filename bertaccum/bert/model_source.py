@@ -85,7 +85,7 @@ class CheckpointFormat:
 
 
 @dataclass(frozen=True)
-class KeptHead:
+class HeadMapping:
     """How the weights of a checkpoint's head become ours."""
 
     rows: list[int]  # For each of our outputs, the number of the checkpoint's output.

@@ -29,7 +29,7 @@ def open_tensors(path: Path) -> dict[str, LazyTensor]:
     if any(".lora_" in name for name in held):
         raise InputError("has the weights of a PEFT adapter", MERGE, path=path)
     plain = plain_names(held)
-    return {_today(plain[name]): tensor for name, tensor in held.items()}
+    return {_current_name(plain[name]): tensor for name, tensor in held.items()}
 
 
 def _open(path: Path) -> dict[str, LazyTensor]:
@@ -69,7 +69,7 @@ def _files_of_tensors(index: Path) -> dict[str, str]:
     return files
 
 
-def _today(name: str) -> str:
+def _current_name(name: str) -> str:
     """Return a tensor's current name; the first releases used TensorFlow's layer norm names."""
     name = name.removeprefix(PREFIX).replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")

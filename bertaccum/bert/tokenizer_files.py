@@ -60,7 +60,7 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
             path=home / TOKENIZER,
         )
     _check_kind(home, config, tokenizer)
-    known = {setting: _known(setting, config, rules, home) for setting in _KEYS}
+    known = {setting: _setting(setting, config, rules, home) for setting in _KEYS}
     if known["lower_case"] is None:
         known["lower_case"] = _usual_lower_case(name, entries)
     if known["strip_accents"] is None:
@@ -114,7 +114,7 @@ def _longest_word(config: dict[str, Any], model: dict[str, Any], usual: int, hom
     )
 
 
-def _known(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
+def _setting(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
     """Return what the files say about a setting: True, False, or None if nothing."""
     in_config, in_rules = _KEYS[setting]
     value = config.get(in_config)

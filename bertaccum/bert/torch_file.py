@@ -41,7 +41,7 @@ _KINDS = {
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 # Bytes in the largest pickle. That of BERT-Large has 100 KiB.
 _LARGEST_PICKLE = 1 << 20
-_MOST_AXES = 8
+_MAX_AXES = 8
 # Values in the longest name of a storage.
 _LONGEST_ID = 6
 _INSTRUCTIONS = (
@@ -75,7 +75,7 @@ class _View:
         kinds = type(self.storage), type(self.shape), type(self.strides)
         if kinds != (_Storage, tuple, tuple):
             raise ValueError("a tensor is invalid")
-        if not len(self.shape) == len(self.strides) <= _MOST_AXES:
+        if not len(self.shape) == len(self.strides) <= _MAX_AXES:
             raise ValueError("a tensor has an invalid shape")
         _check_counts("a tensor", self.offset, *self.shape, *self.strides)
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
@@ -97,7 +97,7 @@ class _ForbiddenError(Exception):
 
 def open_torch_file(path: Path) -> dict[str, LazyTensor]:
     """Return the tensors of the `state_dict` in a file that `torch.save` wrote."""
-    with _readable(path):
+    with _reading_errors(path):
         with path.open("rb") as file:
             read = _read_zip if zipfile.is_zipfile(file) else _read_older
             file.seek(0)
@@ -122,7 +122,7 @@ def _views(state: dict[str, Any]) -> Iterator[tuple[str, _View]]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _reading_errors(path: Path) -> Iterator[None]:
     """Turn the exceptions of a hostile or damaged file into InputError."""
     try:
         yield
@@ -143,7 +143,7 @@ def _read(view: _View, load: Callable[[_Storage], bytes], path: Path) -> np.ndar
     """Return a tensor as float32."""
     storage = view.storage
     name, code = _KINDS[storage.kind]
-    with _readable(path):
+    with _reading_errors(path):
         flat = np.frombuffer(load(storage), np.dtype(code))[storage.start :]
         if len(flat) < storage.elements:
             raise ValueError("a storage is incomplete")

@@ -31,7 +31,7 @@ def announce_run(view: View, named: str) -> Record:
     from bertaccum.reporting.run_outline import outline
 
     record = read_record(Path(named))
-    view.note(sentences.run_named(outline(record)))
+    view.note(sentences.run_line(outline(record)))
     return record
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.bert.tokenization import SHORTEST_PAIR, tokenization_of
 from bertaccum.data.token_store import store_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PlanConfig, StepConfig
 from bertaccum.system.files import sha256
-from bertaccum.tasks.kept_head import kept_head
+from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Task
 
@@ -27,7 +27,7 @@ class RunInputs:
     tsv_digests: list[str]  # SHA-256 of each TSV.
     store_digests: list[str]  # Digest that names the token store of each TSV.
     # How the checkpoint's head becomes the model's; None for a random head.
-    head: KeptHead | None = None
+    head: HeadMapping | None = None
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
@@ -77,5 +77,5 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
             store_digest(tsv, digest, task.labels, tokenization)
             for tsv, digest in zip(tsvs, digests, strict=True)
         ]
-    head = kept_head(source, task.labels, config.keep_head)
+    head = head_mapping(source, task.labels, config.keep_head)
     return RunInputs(source, task.labels, tsvs, digests, stores, head)

@@ -74,13 +74,13 @@ def cut_by_cost(
         padding, as `micro_batch` of these. Since the memory of attention is quadratic in the
         length, micro-batches of shorter passages need less memory.
     """
-    examples, most_tokens = len(shapes), micro_batch * math.prod(largest)
+    examples, max_tokens = len(shapes), micro_batch * math.prod(largest)
     passages = np.concatenate([[0], np.cumsum(shapes[:, 0], dtype=np.int64)])
     # For the first n examples: the lowest cost, and the start of the last micro-batch.
     cost, start = np.zeros(examples + 1), np.zeros(examples + 1, int)
     for end in range(1, examples + 1):
         length = int(shapes[end - 1, 1])
-        first = np.searchsorted(passages, passages[end] - most_tokens // length)
+        first = np.searchsorted(passages, passages[end] - max_tokens // length)
         starts = np.arange(min(first, end - 1), end)
         costs = cost[starts] + prices.micro_step(passages[end] - passages[starts], length)
         best = int(np.argmin(costs))

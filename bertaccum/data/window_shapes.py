@@ -14,7 +14,7 @@ import numpy as np
 
 from bertaccum.data.window_cuts import Cut, Prices, Shapes, cut_by_count, earliest_starts, fitting
 
-MOST_SHAPES = 8
+MAX_SHAPES = 8
 # Limits that keep the search at a second or two: the examples of all windows times the candidates,
 # the examples of one window, and the number of lengths among the candidates.
 _WORK, _WINDOW_EXAMPLES, _LENGTHS = 2**19, 256, 32
@@ -37,7 +37,7 @@ def choose_shapes(
     """Return the shapes of micro-batches, the shortest first, that make a run shortest.
 
     The expected cost of a run is the time to compile its shapes, and for each update the mean cost
-    of the windows. The search adds the best shape to those found so far, up to `MOST_SHAPES`, then
+    of the windows. The search adds the best shape to those found so far, up to `MAX_SHAPES`, then
     exchanges single shapes as long as this lowers the cost of the windows, each of which is cut at
     the lowest cost. The shapes of a number therefore do not depend on `updates`, and a longer run
     never has more expensive windows. The result depends only on the arguments.
@@ -51,14 +51,14 @@ def choose_shapes(
       compile_tokens: Time to compile a shape, in the unit of `prices`.
       multiple: Number of which the lengths are multiples, unless they are the greatest length.
     """
-    required, most_tokens = largest, micro_batch * math.prod(largest)
+    required, max_tokens = largest, micro_batch * math.prod(largest)
     if cut == "count":
         group, required = micro_batch, (micro_batch * largest[0], largest[1])
     else:
         excess = math.ceil(max(map(len, windows)) / _WINDOW_EXAMPLES)
         group = max(min(int(micro_batch * _GROUP), excess), 1)
     grouped = [_grouped(window, group) for window in windows if len(window)]
-    candidates = _candidates(grouped, required, most_tokens, multiple)
+    candidates = _candidates(grouped, required, max_tokens, multiple)
     holds = np.all(candidates >= required, axis=1)
     sample = _Sample.of(grouped, candidates, holds, prices, cut)
     best, lowest = np.empty(0, int), np.inf
@@ -94,7 +94,7 @@ def _grouped(window: np.ndarray, group: int) -> np.ndarray:
 
 
 def _candidates(
-    windows: Sequence[np.ndarray], required: tuple[int, int], most_tokens: int, multiple: int
+    windows: Sequence[np.ndarray], required: tuple[int, int], max_tokens: int, multiple: int
 ) -> np.ndarray:
     """Return the shapes to choose from, [candidates, 2]."""
     # The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four
@@ -102,13 +102,13 @@ def _candidates(
     lengths = np.sort(np.concatenate([window[:, 1] for window in windows]))
     lengths = np.unique(np.minimum(-(-lengths // multiple) * multiple, required[1]))
     spaced = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
-    most_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
-    rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * most_rows.bit_length()))}
+    max_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
+    rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * max_rows.bit_length()))}
     found = {required} | {
         (own, int(length))
         for length in [*lengths[spaced], required[1]]
-        for own in rows | {min(most_tokens // int(length), most_rows)}
-        if own <= most_rows and own * length <= most_tokens
+        for own in rows | {min(max_tokens // int(length), max_rows)}
+        if own <= max_rows and own * length <= max_tokens
     }
     return np.array(sorted(found))
 
@@ -165,7 +165,7 @@ class _Sample:
 
 
 def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield the best sets found of 1 to `MOST_SHAPES` candidates, and the mean cost of a window."""
+    """Yield the best sets found of 1 to `MAX_SHAPES` candidates, and the mean cost of a window."""
 
     def exchange(chosen: np.ndarray, place: int, others: np.ndarray) -> tuple[np.ndarray, float]:
         sets = np.tile(chosen, (len(others), 1))
@@ -174,7 +174,7 @@ def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarra
         return sets[costs.argmin()], float(costs.min())
 
     chosen = np.empty(0, int)
-    for size in range(1, MOST_SHAPES + 1):
+    for size in range(1, MAX_SHAPES + 1):
         chosen, cost = exchange(np.append(chosen, 0), size - 1, np.arange(len(candidates)))
         for _ in range(_PASSES):
             before = cost

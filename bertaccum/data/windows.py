@@ -30,7 +30,7 @@ from bertaccum.data.window_cuts import (
 )
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
-MOST_TOKENS = 2**14
+MAX_TOKENS = 2**14
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,12 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     """Return the numbers of all rows, in batches of similar lengths for prediction.
 
     A batch has at most as many tokens, including padding, as `batch` of the longest passages, and
-    at most `MOST_TOKENS`. A text with more tokens than that is a batch by itself.
+    at most `MAX_TOKENS`. A text with more tokens than that is a batch by itself.
     """
     order = by_length(store, np.arange(len(store)))
     passages = np.concatenate([[0], np.cumsum(store.shapes[order, 0], dtype=np.int64)])
     lengths = store.shapes[order, 1]
-    most_tokens = min(batch * int(lengths[-1]), MOST_TOKENS) if len(order) else 0
+    max_tokens = min(batch * int(lengths[-1]), MAX_TOKENS) if len(order) else 0
 
     def tokens(end: int) -> int:
         return int((passages[end] - passages[start]) * lengths[end - 1])
@@ -209,7 +209,7 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     batches, start = [], 0
     while start < len(order):
         ends = range(start + 1, len(order) + 1)
-        batches.append(order[start : start + max(bisect_right(ends, most_tokens, key=tokens), 1)])
+        batches.append(order[start : start + max(bisect_right(ends, max_tokens, key=tokens), 1)])
         start += len(batches[-1])
     return batches
 

@@ -18,7 +18,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.system.sizes import format_size
 
 # Minimum memory with which TensorFlow starts.
-LEAST_BYTES = 64 * 2**20
+MIN_BYTES = 64 * 2**20
 # TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
 # Variable of the environment that contains the limit of all CPU devices together, in MiB.
@@ -71,7 +71,7 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
 
 def claim_memory() -> None:
     """If a CPU has a limit, start TensorFlow and reserve the memory in one block, as on a GPU."""
-    if _unclaimed and not _can_have(_unclaimed.pop() - _TAKEN_BYTES):
+    if _unclaimed and not _can_allocate(_unclaimed.pop() - _TAKEN_BYTES):
         raise ConfigError(
             f"cannot reserve {format_size(_limits[-1])} on this machine", "set a lower memory limit"
         )
@@ -87,8 +87,8 @@ def memory_for_tensors(gpu_bytes: int) -> int:
     """Return the memory in bytes that TensorFlow can allocate on a GPU."""
     free = gpu_bytes - CONTEXT_BYTES
     left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
-    if left < LEAST_BYTES:
-        least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
+    if left < MIN_BYTES:
+        least = MIN_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
         raise ConfigError(
             f"a GPU of {format_size(gpu_bytes)} has too little memory left after the CUDA context",
             f"set `device_memory` to at least {format_size(least)}",
@@ -98,10 +98,10 @@ def memory_for_tensors(gpu_bytes: int) -> int:
 
 def check_limit(limit_bytes: int) -> None:
     """Raise ConfigError if a memory limit, in bytes, is too small for TensorFlow to start."""
-    if limit_bytes < LEAST_BYTES:
+    if limit_bytes < MIN_BYTES:
         raise ConfigError(
             f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
-            f"set a limit of at least {format_size(LEAST_BYTES)}",
+            f"set a limit of at least {format_size(MIN_BYTES)}",
         )
 
 
@@ -169,7 +169,7 @@ def _limit_cpu(limit_bytes: int) -> None:
     _unclaimed.append(limit_bytes)
 
 
-def _can_have(size_bytes: int) -> bool:
+def _can_allocate(size_bytes: int) -> bool:
     """Return whether a block of this size, rounded down to MiB, can be allocated."""
     mib = min(size_bytes // 2**20, 2**31 - 1)
     try:

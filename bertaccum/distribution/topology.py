@@ -24,7 +24,7 @@ _MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
-_MOST_TASKS = 2**16  # of Slurm on a node
+_MAX_TASKS = 2**16  # of Slurm on a node
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _slurm_cluster() -> _Cluster:
     """Return what Slurm says about its workers."""
     # The resolver divides the GPUs of a node among its tasks. If it cannot, because there are fewer
     # GPUs or no nvidia-smi, each task uses those that it can see.
-    undivided = {"gpus_per_node": _MOST_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
+    undivided = {"gpus_per_node": _MAX_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
     problem = ""
     for options in ({}, undivided):
         try:

@@ -62,7 +62,7 @@ class Watch:
         """Set what this worker reports that it is doing."""
         self._doing, self._since = what, time.monotonic()
 
-    def culprits(self) -> list[str]:
+    def faulty_workers(self) -> list[str]:
         """Return a description of each worker that does not answer or keeps the others waiting."""
         workers: list[str] = []
         for worker, (host, port) in enumerate(self._peers):
@@ -98,7 +98,7 @@ class Watch:
             raise
         except _LOST as error:
             self.doing(WAITING)
-            who = "; ".join(self.culprits()) or "the workers lost their connections"
+            who = "; ".join(self.faulty_workers()) or "the workers lost their connections"
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")
             # This worker must keep answering while the others look for the one at fault.
             time.sleep(_LINGER_SECONDS)

@@ -146,7 +146,7 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
     It takes the windows and returns the logits of each, [examples, 1 + passages, outputs] float32,
     as `Predictor.with_passages` does.
     """
-    # In batches of at most `MOST_TOKENS`, memory runs out only if it is limited.
+    # In batches of at most `MAX_TOKENS`, memory runs out only if it is limited.
     if memory_is_limited():
         disable_fused_matmul()
     strategy, number = topology.strategy, topology.present_replica

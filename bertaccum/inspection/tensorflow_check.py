@@ -25,7 +25,7 @@ _SUBJECTS = {
     "devices": "devices",
     "rehearsal": "rehearsal",
 }
-_MOST_SECONDS = 600
+_MAX_SECONDS = 600
 # Largest difference between weights, and relative difference between gradient norms, that rounding
 # explains after two updates.
 _TOLERANCE, _NORM_TOLERANCE = 1e-6, 1e-5
@@ -71,11 +71,11 @@ def _run_probe() -> tuple[dict[str, dict[str, Any]], str, str]:
         with Path(folder, "out").open("w+") as out, Path(folder, "log").open("w+b") as log:
             try:
                 done = subprocess.run(
-                    command, stdout=out, stderr=log, env=environment, timeout=_MOST_SECONDS
+                    command, stdout=out, stderr=log, env=environment, timeout=_MAX_SECONDS
                 )
                 end = _ending(done.returncode)
             except subprocess.TimeoutExpired:
-                end = f"did not finish within {_MOST_SECONDS} seconds"
+                end = f"did not finish within {_MAX_SECONDS} seconds"
             lines = Path(folder, "out").read_text().splitlines()
             text = Path(folder, "log").read_text(errors="replace")
     return dict(map(json.loads, lines)), text, end

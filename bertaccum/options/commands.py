@@ -15,7 +15,7 @@ from typing import Any
 from bertaccum.errors import ConfigError
 from bertaccum.options.fields import (
     AUTO,
-    MOST_EPOCHS,
+    MAX_EPOCHS,
     OFF,
     ON,
     Options,
@@ -300,7 +300,7 @@ class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = optimization_option(
-        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MOST_EPOCHS, exclusive=True
+        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MAX_EPOCHS, exclusive=True
     )
     learning_rate: float = optimization_option(
         2e-5, "Peak learning rate.", minimum=0, exclusive=True

@@ -16,12 +16,12 @@ from bertaccum.system.sizes import parse_size
 
 AUTO = "auto"
 ON, OFF = "on", "off"
-MOST_EPOCHS = 1_000_000
+MAX_EPOCHS = 1_000_000
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
 # Options of the columns of `test_file`; each replaces the option without `test_`.
 TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
-_LEAST_SIZE = 2**20  # bytes
+_MIN_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -114,7 +114,7 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     if not numeric:
         return None if isinstance(value, str) else "is not text"
     if bounds["fraction"] and isinstance(value, float):
-        return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
+        return None if 0 < value <= MAX_EPOCHS else "is not a finite number of epochs above 0"
     number = int | float if isinstance(default, float) or bounds["real"] else int
     # math.isfinite raises for integers too large for a float.
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
@@ -143,7 +143,7 @@ def size_in_bytes(option: str, value: str | None) -> int | None:
         size = parse_size(value)
     except ValueError as error:
         raise ConfigError(f"`{option}` {value} {error}") from None
-    if size < _LEAST_SIZE:
+    if size < _MIN_SIZE:
         raise ConfigError(f"`{option}` {value} means {size:,} bytes", "add a unit, as in 4GiB")
     return size
 

@@ -31,7 +31,7 @@ LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
 # A table with one column for each class has at most this many classes.
-MOST_CLASSES = 50
+MAX_CLASSES = 50
 # Correlations below this are weak, however many examples there are.
 _WEAK = 0.2
 

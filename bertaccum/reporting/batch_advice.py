@@ -25,7 +25,7 @@ from bertaccum.system.files import finite
 
 # The estimate uses the last part of a run, because the noise scale grows during training.
 _LATE = 1 / 3
-_LEAST_UPDATES = 20
+_MIN_UPDATES = 20
 _BLOCKS = 10
 # Target batches in the table, as multiples of the run's.
 _MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16)
@@ -54,8 +54,8 @@ def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScal
       part: Fraction of the updates to use; the default is a third.
     """
     known = [line for line in updates if line.get("gradient_noise") is not None]
-    late = known[-max(round(len(known) * part), _LEAST_UPDATES) :]
-    if len(late) < _LEAST_UPDATES:
+    late = known[-max(round(len(known) * part), _MIN_UPDATES) :]
+    if len(late) < _MIN_UPDATES:
         return None
     pairs = np.array([(line["gradient_noise"], line["gradient_signal"]) for line in late])
     sums = np.add.reduceat(pairs, np.arange(_BLOCKS) * len(late) // _BLOCKS)  # [blocks, 2]
@@ -100,7 +100,7 @@ def advice(record: Record) -> dict[str, Any]:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
         raise InputError(
             f"measured its noise scale in {measured:,} updates, which are too few",
-            f"train at least {_LEAST_UPDATES + 1} updates, without `noise_scale` none",
+            f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none",
             path=record.paths.path,
         )
     scale = noise["noise_scale"] or noise["lowest"]

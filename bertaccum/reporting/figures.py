@@ -92,28 +92,28 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
 
     Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
     """
-    looks = _looks(names, several)
-    lines = sum(look.label.count("\n") + 1 for look in looks)
+    styles = _line_styles(names, several)
+    lines = sum(line.label.count("\n") + 1 for line in styles)
     figure = Figure(figsize=(10, 7 + 0.23 * lines), layout="constrained")
     losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    for series, look in zip(several, looks, strict=True):
-        draw_loss(losses, series, span, look)
-        draw_scores(scores, series, look)
+    for series, line in zip(several, styles, strict=True):
+        draw_loss(losses, series, span, line)
+        draw_scores(scores, series, line)
     for axes in (losses, scores):
         axes.grid(alpha=0.3)
     losses.set_ylabel(f"training loss (mean over {span:,} examples)")
     # Legend samples are solid, because a dash may be longer than a sample.
-    samples = [Line2D([], [], color=look.color, linewidth=1.8, label=look.label) for look in looks]
+    samples = [Line2D([], [], color=line.color, linewidth=1.8, label=line.label) for line in styles]
     figure.legend(handles=samples, loc="outside lower left")
     scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
     label_examples(scores)
     return figure
 
 
-def _looks(names: Sequence[str], several: Sequence[Series]) -> list[LineStyle]:
+def _line_styles(names: Sequence[str], several: Sequence[Series]) -> list[LineStyle]:
     """Return the style of each run; coinciding runs get alternating dashes."""
     first = [next(i for i, one in enumerate(several) if coincide(one, s)) for s in several]
-    looks = []
+    styles = []
     for number, color in enumerate(colors(len(names))):
         position, size = first[:number].count(first[number]), first.count(first[number])
         # matplotlib omits labels that begin with an underscore.
@@ -121,26 +121,26 @@ def _looks(names: Sequence[str], several: Sequence[Series]) -> list[LineStyle]:
         if position:
             label += f" (coincides with {names[first[number]]})"
         wrapped = textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False, drop_whitespace=False)
-        looks.append(LineStyle(color, wrapped, position, size))
-    return looks
+        styles.append(LineStyle(color, wrapped, position, size))
+    return styles
 
 
-def draw_loss(axes: Axes, series: Series, span: int, look: LineStyle) -> None:
+def draw_loss(axes: Axes, series: Series, span: int, line: LineStyle) -> None:
     """Draw the loss of every update, faintly, and its running mean."""
     few = "." if len(series.loss) < 2 else None
     # Draw runs with fewer updates, which are less noisy, on top.
     order = 1 + 1 / (1 + len(series.loss))
     faint: dict[str, Any] = {"alpha": _FAINT, "linewidth": 0.6, "marker": few, "zorder": order}
-    axes.plot(series.seen, series.loss, color=look.color, **faint)
+    axes.plot(series.seen, series.loss, color=line.color, **faint)
     mean: dict[str, Any] = {"linewidth": 1.8, "marker": few, "zorder": 3}
-    axes.plot(series.seen, smoothed(series, span), linestyle=look.dashes, color=look.color, **mean)
+    axes.plot(series.seen, smoothed(series, span), linestyle=line.dashes, color=line.color, **mean)
 
 
-def draw_scores(axes: Axes, series: Series, look: LineStyle) -> None:
+def draw_scores(axes: Axes, series: Series, line: LineStyle) -> None:
     """Draw a point for each evaluation; if runs coincide, later ones have smaller points."""
-    size = 4 + 3 * (look.of - 1 - look.position)
-    points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}
-    axes.plot(series.evaluated, series.scores, color=look.color, **points)
+    size = 4 + 3 * (line.of - 1 - line.position)
+    points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": line.dashes}
+    axes.plot(series.evaluated, series.scores, color=line.color, **points)
 
 
 def label_examples(axes: Axes) -> None:
@@ -148,10 +148,10 @@ def label_examples(axes: Axes) -> None:
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_major_locator(MaxNLocator(_most_ticks(axes), integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(_max_ticks(axes), integer=True))
 
 
-def _most_ticks(axes: Axes) -> int:
+def _max_ticks(axes: Axes) -> int:
     """Return how many labels such as 1,000,000 fit side by side below the x-axis."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)

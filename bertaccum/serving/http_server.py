@@ -14,7 +14,7 @@ import uvicorn
 from bertaccum.errors import ConfigError, reason
 from bertaccum.inference.results import TextAndPair
 from bertaccum.options.commands import ServeConfig
-from bertaccum.serving.limited_connection import MOST_CONNECTIONS, LimitedConnection
+from bertaccum.serving.limited_connection import MAX_CONNECTIONS, LimitedConnection
 from bertaccum.serving.request_batching import Batcher, BatchLimits
 from bertaccum.serving.service import Classifier, make_service
 from bertaccum.serving.service_metrics import ServiceMetrics
@@ -81,7 +81,7 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
             make_service(classifier, batcher, config, metrics, note),
             http=connection,
             # Reached only if all connections have complete requests. The new one gets status 503.
-            limit_concurrency=MOST_CONNECTIONS + 1,
+            limit_concurrency=MAX_CONNECTIONS + 1,
             lifespan="off",
             ws="none",
             log_config=None,

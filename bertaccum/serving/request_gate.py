@@ -38,14 +38,9 @@ class RequestGate:
     """An ASGI application that passes requests on to another one when they are complete."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        config: ServeConfig,
-        most_bytes: int,
-        metrics: ServiceMetrics,
-        note: Note,
+        self, app: ASGIApp, config: ServeConfig, max_bytes: int, metrics: ServiceMetrics, note: Note
     ) -> None:
-        self._app, self._config, self._most = app, config, most_bytes
+        self._app, self._config, self._most = app, config, max_bytes
         self._seconds = config.timeout_seconds
         self._metrics, self._note = metrics, note
 

@@ -103,9 +103,9 @@ def make_service(
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=page_headers(page))
 
-    most_bytes = size_in_bytes("max_body", config.max_body)
-    assert most_bytes is not None
-    return RequestGate(app, config, most_bytes, metrics, note)
+    max_bytes = size_in_bytes("max_body", config.max_body)
+    assert max_bytes is not None
+    return RequestGate(app, config, max_bytes, metrics, note)
 
 
 def _health(classifier: Classifier) -> Health:

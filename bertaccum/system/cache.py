@@ -45,7 +45,7 @@ def cache_folder() -> Path:
         return _NOWHERE
 
 
-def places(path: Path) -> list[Path]:
+def cache_paths(path: Path) -> list[Path]:
     """Return the paths at which something in the cache may be: the temporary one first."""
     temporary = os.environ.get(_TEMPORARY)
     return [*([temporary / path.relative_to(cache_folder())] if temporary else []), path]
@@ -59,7 +59,7 @@ def cached_folder(
     If the cache cannot be written, or the disk is full and `if_full`, the folder is in a temporary
     one.
     """
-    intact = (place for place in places(path) if is_cached(place, progress))
+    intact = (place for place in cache_paths(path) if is_cached(place, progress))
     return next(intact, None) or _made(path, make, progress, if_full)
 
 
@@ -74,7 +74,7 @@ def _made(path: Path, make: Callable[[Path], None], progress: Progress, if_full:
             if not _is_of_cache(error) or (error.errno in NO_SPACE and not if_full):
                 raise
             _replace_cache(error, progress)
-    place = places(path)[0]
+    place = cache_paths(path)[0]
     place.parent.mkdir(parents=True, exist_ok=True)
     make(place)
     return place
@@ -178,7 +178,7 @@ def write_cached(path: Path, values: dict[str, Any], progress: Progress) -> None
 
 def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
     """Return what `write_cached` wrote, or None if the file is missing or damaged."""
-    for place in filter(os.path.isfile, places(path)):
+    for place in filter(os.path.isfile, cache_paths(path)):
         stored = read_mapping(place) or {}
         values = stored.get("values")
         if isinstance(values, dict) and stored.get("digest") == json_digest([path.name, values]):
@@ -187,9 +187,9 @@ def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
     return None
 
 
-def forget(path: Path) -> None:
+def remove_cached(path: Path) -> None:
     """Remove what `write_cached` wrote, if it can be removed."""
-    for place in places(path):
+    for place in cache_paths(path):
         with contextlib.suppress(OSError):
             place.unlink()
 

@@ -55,12 +55,12 @@ def refuse_special(path: Path) -> None:
         )
 
 
-def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
+def read_text(path: Path, max_bytes: int = _LARGEST) -> str:
     """Return the text of a UTF-8 file that the user named."""
     with open_input(path) as file:
-        raw = file.read(most_bytes + 1)
-    if len(raw) > most_bytes:
-        what = f"has more than {most_bytes >> 10:,} KiB, so it is not such a file"
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        what = f"has more than {max_bytes >> 10:,} KiB, so it is not such a file"
         raise InputError(what, "check the path", path=path)
     try:
         return raw.decode("utf-8-sig")

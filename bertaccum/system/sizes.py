@@ -35,9 +35,9 @@ def known_size(size_bytes: float | None) -> str:
     return format_size(size_bytes) if size_bytes else ""
 
 
-def row_pieces(rows: int, row_bytes: int, most_bytes: int) -> list[slice]:
-    """Return slices of the rows of an array, each of at most `most_bytes` bytes or of one row."""
-    size = max(most_bytes // max(row_bytes, 1), 1)
+def row_pieces(rows: int, row_bytes: int, max_bytes: int) -> list[slice]:
+    """Return slices of the rows of an array, each of at most `max_bytes` bytes or of one row."""
+    size = max(max_bytes // max(row_bytes, 1), 1)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 

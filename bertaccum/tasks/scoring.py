@@ -12,7 +12,7 @@ import numpy as np
 # Number of equally wide bins of the expected calibration error, as in Guo et al. 2017.
 BINS = 15
 # Range of the temperatures that are tried. Outside of it, probabilities are 0 or 1, or all equal.
-_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 0.05, 20.0
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.05, 20.0
 # The 95th percentile of the chi-squared distribution with one degree of freedom.
 _LIKELIHOOD_RATIO = 3.841
 
@@ -95,7 +95,7 @@ def fitted_temperature(fit_at: Callable[[float], tuple[float, float]], predictio
     """
     from scipy import optimize
 
-    bounds = math.log(_LEAST_TEMPERATURE), math.log(_MOST_TEMPERATURE)
+    bounds = math.log(_MIN_TEMPERATURE), math.log(_MAX_TEMPERATURE)
     found = optimize.minimize_scalar(lambda log: fit_at(math.exp(log))[0], bounds=bounds)
     temperature = math.exp(found.x)
     (loss, error), (loss_at_1, error_at_1) = fit_at(temperature), fit_at(1.0)

@@ -10,7 +10,7 @@ from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system.progress import Note, Progress
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
-from data_prep.sources.tfds_builds import adapted, data_folder, explained
+from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
 from data_prep.sources.tfds_features import (
     CLASS,
     FLAGS,
@@ -63,7 +63,7 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
     import tensorflow_datasets as tfds
 
     try:
-        with adapted(progress):
+        with patched_tfds(progress):
             return tfds.builder(config.dataset, data_dir=data_folder())
     except tfds.core.registered.DatasetNotFoundError as error:
         raise ConfigError(
@@ -77,7 +77,7 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
 def _prepare(builder: Any, config: PrepareConfig, progress: Progress) -> None:
     elsewhere = "prepare it on a machine with a network and copy its folder in TFDS_DATA_DIR"
     try:
-        with adapted(progress), explained(f"the data set {config.dataset}", elsewhere):
+        with patched_tfds(progress), explaining_errors(f"the data set {config.dataset}", elsewhere):
             builder.download_and_prepare()
     except BertAccumError:
         raise

@@ -31,7 +31,7 @@ def data_folder() -> str | None:
 
 
 @contextmanager
-def adapted(progress: Progress) -> Iterator[None]:
+def patched_tfds(progress: Progress) -> Iterator[None]:
     """Patch settings for which tensorflow-datasets has no option.
 
     Its progress bars report to `progress`, its messages do not reach stdout, and it gives up
@@ -97,7 +97,7 @@ class _ReportingBar:
 
 
 @contextmanager
-def explained(what: str, otherwise: str) -> Iterator[None]:
+def explaining_errors(what: str, otherwise: str) -> Iterator[None]:
     """Convert the known exceptions of a download into errors with a hint."""
     import requests
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError

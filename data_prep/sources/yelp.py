@@ -15,7 +15,7 @@ from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
 from data_prep.sources.archive import DATASET, Download, checked_sha256, recorded_download, rewrite
-from data_prep.sources.tfds_builds import adapted, data_folder, explained
+from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
 from data_prep.sources.tfds_features import CLASS, ChosenFeatures, examples_of
 from data_prep.tables.rows import Part, Source
 
@@ -71,7 +71,7 @@ def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: P
     copy = folder / recorded.filename
     progress("checking the archive", 0, None)
     rewrite(archive, copy)
-    with adapted(progress):
+    with patched_tfds(progress):
         expected = tfds.builder_cls(DATASET).url_infos
     with mock.patch.dict(expected, {recorded.url: compute_url_info(copy)}):
         return _built(progress, folder / "data", {"manual_dir": folder})
@@ -82,7 +82,7 @@ def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_cls(DATASET)(data_dir=data_dir or data_folder())
-    with adapted(progress), explained(recorded_download().url, _ARCHIVE):
+    with patched_tfds(progress), explaining_errors(recorded_download().url, _ARCHIVE):
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
     return builder
 

@@ -19,7 +19,7 @@ from data_prep.tables.text_files import HAS_RETURN, text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 _ROWS_A_BATCH = 1024
-_MOST_NESTED, _DEEPEST = 1000, 16
+_MAX_NESTED, _DEEPEST = 1000, 16
 _LINE_FEEDS = "end every line with a line feed"
 _MISSING = object()  # None stands for null.
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
@@ -39,7 +39,7 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
     names, nested = dict[str, None](), dict[str, None]()
     for _, record in _objects(path, encoding):
         names |= dict.fromkeys(record)
-        if len(nested) < _MOST_NESTED:  # Some objects have other keys in each row.
+        if len(nested) < _MAX_NESTED:  # Some objects have other keys in each row.
             nested |= dict.fromkeys(_nested(record))
     return list(names | nested)
 

@@ -43,7 +43,7 @@ _CLOSE = "close or remove the quote"
 _ESCAPE = 'close every quoted field, and write a double quote inside a field as ""'
 ONE_LINE_END = "end every line with a line feed, or enclose the field in double quotes"
 # A column with more distinct values than this does not contain classes.
-_MOST_CLASSES = 1000
+_MAX_CLASSES = 1000
 
 
 def quoted_records(
@@ -140,9 +140,9 @@ def _first_that_looks_like_a_row(
             continue
         for column, cell in enumerate(fields):
             known = cells.setdefault(column, set())
-            if len(known) <= _MOST_CLASSES:
+            if len(known) <= _MAX_CLASSES:
                 known.add(cell)
-    classes = {column: known for column, known in cells.items() if len(known) <= _MOST_CLASSES}
+    classes = {column: known for column, known in cells.items() if len(known) <= _MAX_CLASSES}
     for row, fields in suspects:
         if any(fields[column] in known for column, known in classes.items()):
             return swallowed[row]

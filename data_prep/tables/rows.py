@@ -103,7 +103,7 @@ def clean(text: str) -> str:
     return _BREAKS.sub(" ", text)
 
 
-def gather(part: Part, what: str, progress: Progress) -> Rows:
+def read_part(part: Part, what: str, progress: Progress) -> Rows:
     """Read, clean and encode all rows of a part."""
     rows, codes = Rows(), dict[str, int]()
     for done, (row, label, text, pair, weight) in enumerate(part.examples, 1):

@@ -108,7 +108,7 @@ def test_request_for_another_host_is_refused_on_every_path() -> None:
 @pytest.mark.parametrize(("files", "most"), [(1024, 512), (256, 128), (65_536, 512), (-1, 512)])
 def test_connections_leave_half_of_the_files_free(files: int, most: int) -> None:
     with mock.patch("resource.getrlimit", return_value=(files, files)):
-        assert limited_connection.most_connections() == most
+        assert limited_connection.max_connections() == most
 
 
 def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

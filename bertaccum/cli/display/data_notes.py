@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertaccum.options.commands import StepConfig
-from bertaccum.options.prepare import LEAST_DEV_FRACTION
+from bertaccum.options.prepare import MIN_DEV_FRACTION
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.tables.spellings import has_stray, listed, shown
 
@@ -185,10 +185,10 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield that the default share of dev.tsv is larger because there are few training rows."""
     is_default = manifest["options"]["dev_fraction"] is None
     share, rows = manifest["dev_fraction"], manifest["counts"]["dev"]["rows"]
-    if is_default and share > LEAST_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
+    if is_default and share > MIN_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
         yield (
             f"dev.tsv has {_rows(rows)}, {100 * share:.2g}% of the training rows, because"
-            f" {LEAST_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
+            f" {MIN_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
             " --dev-fraction sets another share"
         )
 

@@ -54,7 +54,7 @@ def with_flags(message: str) -> str:
     return re.sub(r"`([a-z_]+)(=False)?`", flag, message)
 
 
-def from_here(path: Path) -> Path:
+def relative_path(path: Path) -> Path:
     """Return a path relative to the current folder if it is inside that folder, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
@@ -273,9 +273,9 @@ def updates_done(outline: dict[str, Any]) -> str:
     return f"{outline['updates']:,}" + (f" of {planned:,}" if planned else "")
 
 
-def run_named(outline: dict[str, Any]) -> str:
+def run_line(outline: dict[str, Any]) -> str:
     """Return a line with the path of a run, its progress and the update of its best checkpoint."""
-    name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
+    name, best = relative_path(Path(outline["run"]).resolve()), outline["best_update"]
     place = f"update {updates_done(outline)}"
     how = {"running": f", still running ({place})", "stopped": f", stopped at {place}"}
     said = f"run: {name}{how.get(outline['status'], '')}"

@@ -46,7 +46,7 @@ class Capture:
             log = os.open(file.name, os.O_WRONLY | os.O_APPEND)
             self._log = os.open(file.name, os.O_RDONLY)
         pipe, self._alive = os.pipe()
-        self._heir = _start_heir(pipe, self._log)
+        self._heir = _start_reporter(pipe, self._log)
         os.dup2(log, _STDERR)
         os.close(log)
         os.close(pipe)
@@ -81,7 +81,7 @@ class Capture:
         return b"".join(iter(lambda: os.read(self._log, 1 << 16), b""))
 
 
-def _start_heir(pipe: int, log: int) -> subprocess.Popen[bytes]:
+def _start_reporter(pipe: int, log: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-IS", "-c", _HEIR, str(pipe), str(log)]
     # In a session of its own, the second process does not receive Ctrl-C.
     return subprocess.Popen(command, pass_fds=(pipe, log), start_new_session=True)

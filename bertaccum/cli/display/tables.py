@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.cli.display.sentences import from_here, with_flags
+from bertaccum.cli.display.sentences import relative_path, with_flags
 from bertaccum.cli.display.table_fitting import (
     is_limited,
     print_line,
@@ -15,7 +15,7 @@ from bertaccum.cli.display.table_fitting import (
     show_facts,
     show_whole,
 )
-from bertaccum.options.metrics import MOST_CLASSES, confusions, scores, warning
+from bertaccum.options.metrics import MAX_CLASSES, confusions, scores, warning
 from bertaccum.options.task_names import REGRESSION
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.system.sizes import format_size
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
 # pairs of classes has as many rows as on a terminal.
-_MOST_ROWS, _MOST_ROWS_IN_FILE = 20, 200
+_MAX_ROWS, _MAX_ROWS_IN_FILE = 20, 200
 # Statistics of the scores of a split, in the manifest and in the table of `bertaccum prepare`.
 _STATISTICS = ("mean", "std", "min", "max")
 
 
 def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
-    data = from_here(Path(values["data"]))
+    data = relative_path(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
     print_line(f"{values['examples']:,} examples of {data}{update}")
     show_facts(scores(values) | {"note": warning(values)})
@@ -43,8 +43,8 @@ def print_evaluation(values: dict[str, Any]) -> None:
         _confusion([row["name"] for row in values["classes"]], values["confusion_matrix"])
 
 
-def _most_rows() -> int:
-    return _MOST_ROWS if is_limited() else _MOST_ROWS_IN_FILE
+def _max_rows() -> int:
+    return _MAX_ROWS if is_limited() else _MAX_ROWS_IN_FILE
 
 
 def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None) -> None:
@@ -53,7 +53,7 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
         pairs = zip(classes, thresholds, strict=True)
         classes = [row | {"threshold": threshold} for row, threshold in pairs]
     columns = ("precision", "recall", "f1", *(["threshold"] if thresholds else []))
-    lowest = sorted(classes, key=lambda row: row["f1"])[: _most_rows()]
+    lowest = sorted(classes, key=lambda row: row["f1"])[: _max_rows()]
     left_out = len(classes) - len(lowest)
     rows = [
         [row["name"], *(f"{row[key]:.4f}" for key in columns), f"{row['examples']:,}"]
@@ -68,13 +68,13 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
-    if len(names) <= MOST_CLASSES:
+    if len(names) <= MAX_CLASSES:
         head = ["label \\ predicted", *names]
         rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
         if show_whole(head, rows):
             return
     mistakes = confusions(names, counts)
-    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
+    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MAX_ROWS]]
     print_line("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
         show(("label", "predicted", "examples"), first)
@@ -149,7 +149,7 @@ def print_prepared(result: PrepareResult) -> None:
     without = ["no label"] if "without_label" in counts["train"] else []
     head = ["split", "rows", *manifest["labels"], *without]
     rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
-    if len(head) > MOST_CLASSES or not show_whole(head, rows):
+    if len(head) > MAX_CLASSES or not show_whole(head, rows):
         _classes_in_splits(manifest["labels"], counts)
 
 
@@ -172,7 +172,7 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
     splits = [of.get("classes", {}) for of in counts.values()]
     per_class = [[of.get(label) for of in splits] for label in labels]
     classes = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
-    rows = [("all classes", [of["rows"] for of in counts.values()]), *classes[: _most_rows()]]
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *classes[: _max_rows()]]
     if "without_label" in next(iter(counts.values())):
         rows.append(("no label", [of.get("without_label") for of in counts.values()]))
     cells = [
@@ -180,7 +180,7 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
         for label, numbers in rows
     ]
     show(["class", *counts], cells)
-    if (left_out := len(classes) - _most_rows()) > 0:
+    if (left_out := len(classes) - _max_rows()) > 0:
         print_line(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
