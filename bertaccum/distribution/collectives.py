@@ -41,7 +41,7 @@ def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf
 
 
 def all_gather(topology: Topology, value: Any) -> list[Any]:
-    """Return the JSON values of all workers, the chief's first; every worker must call it."""
+    """Return the JSON values of all workers, the chief's first; every worker must call this."""
     if topology.workers == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -54,7 +54,7 @@ def all_gather(topology: Topology, value: Any) -> list[Any]:
 
 
 def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
-    """Return a JSON value that `find` computes on the chief; every worker must call it.
+    """Return a JSON value that `find` computes on the chief; every worker must call this.
 
     Raises:
       InputError, RunError: `find` raised an error on the chief. All workers raise it.

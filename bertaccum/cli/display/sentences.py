@@ -259,7 +259,7 @@ def out_of_memory(event: OutOfMemory) -> str:
 
 
 def stopped(event: Stopped, again: bool = False) -> str:
-    """Return the message for a run that a signal stopped and that the same command may resume."""
+    """Return the message for a stopped run, which the same command resumes if `again`."""
     if again or event.workers > 1:
         how = "run the same command again to resume"
     else:
