@@ -57,10 +57,10 @@ def assemble(
         _check_cola(rows, kind)
     cells = label_cells(kind, source.train, rows)
     splits = {
-        name: split_of(unusual, label_cells(kind, source.given[name], unusual) or None)
-        for name, unusual in given.items()
+        name: split_of(other, label_cells(kind, source.given[name], other) or None)
+        for name, other in given.items()
     }
-    apart = [text for unusual in given.values() for text in unusual.texts]
+    apart = [text for other in given.values() for text in other.texts]
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
     dev_fraction = config.dev_fraction or default_dev_fraction(len(kept), config.test_fraction)
     shares = {"test": config.test_fraction, "dev": dev_fraction}

@@ -28,7 +28,7 @@ _NAMED = 5
 def load_encoder(
     encoder: networks.EncoderScaffold, form: CheckpointFormat, checkpoint: Path
 ) -> None:
-    """Load pretrained weights into `encoder`, or raise InputError if a variable misses or misfits.
+    """Load pretrained weights into `encoder`; raise InputError if one is missing or misfits.
 
     Tensors that the encoder does not have, such as `cls/…` and `classifier.…`, are ignored. If the
     format allows it, the pooler may be missing; the encoder's pooler then keeps its weights.

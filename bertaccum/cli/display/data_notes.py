@@ -37,10 +37,8 @@ def notes(manifest: dict[str, Any]) -> list[str]:
     return [f"note: {line}" for line in lines]
 
 
-def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
+def _long(estimated: dict[str, Any]) -> Iterator[str]:
     """Yield how many texts the default maximum length would truncate."""
-    if estimated is None:
-        return
     shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
     share = shares.pop(str(StepConfig.max_seq_length))
     if share != "0%":
