@@ -112,7 +112,7 @@ def test_connections_leave_half_of_the_files_free(files: int, most: int) -> None
 
 
 def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_connection, "MOST_CONNECTIONS", 50)
+    monkeypatch.setattr(limited_connection, "MAX_CONNECTIONS", 50)
     model = Model()
     with running(model) as service, ExitStack() as stack, closing(service.connect()) as waiting:
         model.free.clear()
