@@ -187,7 +187,7 @@ def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
     return None
 
 
-def remove_cached(path: Path) -> None:
+def evict(path: Path) -> None:
     """Remove what `write_cached` wrote, if it can be removed."""
     for place in cache_paths(path):
         with contextlib.suppress(OSError):
