@@ -31,7 +31,7 @@ import numpy as np
 from tools import prepared_yelp, preset_job, run_part, say, table, train_command, vocabulary_file
 
 from bertaccum.bert.model_finder import find_model
-from bertaccum.data.data_folder import read_inputs
+from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.options.commands import PRECISIONS, TrainConfig
 from bertaccum.planning.batch_plan import Saving, even_micro_batches

@@ -8,8 +8,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig

@@ -18,7 +18,7 @@ from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.data.data_folder import read_inputs
+from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.options.commands import TrainConfig

@@ -33,9 +33,9 @@ from bertaccum.options.fields import Options, named_options
 from bertaccum.options.other_names import explain_option
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.runs.paths import target_of
-from bertaccum.system.atomic import standing
+from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import check_writable
-from bertaccum.system.progress import Note, Progress, silent, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note, silent
 from bertaccum.system.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def prepare(
     config: PrepareConfig | None = None,
     *,
     progress: Progress = silent,
-    note: Note = unheard,
+    note: Note = ignore_note,
     **options: Any,
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and a manifest, as `bertaccum prepare` does.
@@ -403,7 +403,7 @@ def evaluate(
     config: EvalConfig | None = None,
     *,
     progress: Progress = silent,
-    note: Note = unheard,
+    note: Note = ignore_note,
     keep: bool = True,
     **options: Any,
 ) -> EvalResult:
@@ -495,7 +495,7 @@ def report(
     out = Path(config.out) if config.out else record.paths.page
     check_writable(out, "`out`")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
-    if standing(record.paths.best).is_dir():
+    if complete_folder(record.paths.best).is_dir():
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
         from bertaccum.inference.inputs import evaluated_table
 
@@ -512,7 +512,7 @@ def predict(
     texts: Iterable[str | tuple[str, str]] | None = None,
     config: PredictConfig | None = None,
     *,
-    note: Note = unheard,
+    note: Note = ignore_note,
     **options: Any,
 ) -> Iterator[Prediction]:
     """Predict the classes of texts with the best model of a run, as `bertaccum predict` does.
@@ -539,14 +539,14 @@ def predict(
 
     check_predict(config)
     from bertaccum.inference.predict import predict as run
-    from data_prep.tables.columns import reading_of
-    from data_prep.tables.texts import read_texts
+    from data_prep.tables.columns import read_options
+    from data_prep.tables.texts_to_classify import read_texts
 
     if isinstance(texts, str):
         texts = [texts]
     if texts is None:
         assert config.file is not None
-        texts = read_texts(Path(config.file), reading_of(config, label_column=None), note)
+        texts = read_texts(Path(config.file), read_options(config, label_column=None), note)
     return run(config, texts)
 
 
@@ -554,8 +554,8 @@ def predict(
 def serve(
     config: ServeConfig | None = None,
     *,
-    ready: Note = unheard,
-    note: Note = unheard,
+    ready: Note = ignore_note,
+    note: Note = ignore_note,
     **options: Any,
 ) -> None:
     """Serve the best model of a run over HTTP, as `bertaccum serve` does.

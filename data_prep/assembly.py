@@ -8,15 +8,15 @@ from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
-from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
-from bertaccum.system.progress import Note, Progress, unheard
-from data_prep.findings import findings, rows_to_keep
+from bertaccum.system.progress import Note, Progress, ignore_note
+from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
+from data_prep.labels.checks import format_notes
+from data_prep.labels.kinds import LabelKind, label_cells, label_kind
 from data_prep.split import split_rows
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT
-from data_prep.tables.label_findings import format_notes, missing_labels, spellings
-from data_prep.tables.label_kinds import LabelKind, label_cells, label_kind
-from data_prep.tables.rows import Part, Rows, Source, gather
+from data_prep.tables.rows import Part, Rows, Source, read_part
 
 # By default, dev.tsv has at least this number of rows, or this share of them if that is fewer.
 _DEV_ROWS, _MOST_OF_FEW = 500, 0.1
@@ -24,53 +24,30 @@ _DEV_ROWS, _MOST_OF_FEW = 500, 0.1
 
 @dataclass(frozen=True)
 class SplitRows:
-    """The rows of a split, ready to be written.
-
-    Args:
-      columns: The names of the columns.
-      labels: The cell of the first column of each row, or None if the rows have no labels.
-      texts: The other cells of each row, separated by tabs.
-    """
+    """The rows of a split, ready to be written."""
 
     columns: list[str]
+    # The cell of the first column of each row, or None if the rows have no labels.
     labels: list[bytes] | None
-    texts: list[bytes]
+    texts: list[bytes]  # The other cells of each row, separated by tabs.
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """The splits of a source.
+    """The splits of a source."""
 
-    Args:
-      splits: The rows of each split, in the order of `SPLITS`.
-      kind: The labels.
-      findings: Counts of unusual rows, for the manifest.
-      dev_fraction: Fraction of the training rows that is held out as dev.tsv.
-    """
-
-    splits: dict[str, SplitRows]
+    splits: dict[str, SplitRows]  # The rows of each split, in the order of `SPLITS`.
     kind: LabelKind
-    findings: dict[str, Any]
-    dev_fraction: float
+    findings: dict[str, Any]  # Counts of unusual rows, for the manifest.
+    dev_fraction: float  # Fraction of the training rows that is held out as dev.tsv.
 
 
 def assemble(
-    source: Source, config: PrepareConfig, progress: Progress, note: Note = unheard
+    source: Source, config: PrepareConfig, progress: Progress, note: Note = ignore_note
 ) -> Assembled:
-    """Read all rows of a source, and split the training rows.
-
-    Args:
-      source: The source.
-      config: Options of `prepare`.
-      progress: Called while the rows are read.
-      note: Called with sentences about how labels are read.
-
-    Raises:
-      ConfigError: `task` is needed, or the layout cannot hold the rows.
-      InputError: The rows cannot be used.
-    """
-    rows = gather(source.train, "training", progress)
-    given = {name: gather(rows, name, progress) for name, rows in source.given.items()}
+    """Read all rows of a source, and split the training rows."""
+    rows = read_part(source.train, "training", progress)
+    given = {name: read_part(rows, name, progress) for name, rows in source.given.items()}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
     kind = label_kind(source, rows, task, config.labels_as_written)
@@ -80,19 +57,19 @@ def assemble(
         _check_cola(rows, kind)
     cells = label_cells(kind, source.train, rows)
     splits = {
-        name: split_of(found, label_cells(kind, source.given[name], found) or None)
-        for name, found in given.items()
+        name: split_of(other, label_cells(kind, source.given[name], other) or None)
+        for name, other in given.items()
     }
-    apart = [text for found in given.values() for text in found.texts]
+    apart = [text for other in given.values() for text in other.texts]
     kept = rows_to_keep(rows.texts, apart, config.drop_duplicates)
     dev_fraction = config.dev_fraction or default_dev_fraction(len(kept), config.test_fraction)
     shares = {"test": config.test_fraction, "dev": dev_fraction}
     splits |= _held_out(source, rows, cells, kept, kind, shares, config.seed)
-    found = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
-    found["missing_labels"] = missing_labels(kind, {"training": rows} | given)
-    found["spellings"] = spellings(kind, [rows, *given.values()])
+    unusual = findings(rows, given, cells) | {"dropped_rows": len(cells) - len(kept)}
+    unusual["missing_labels"] = missing_labels(kind, {"training": rows} | given)
+    unusual["spellings"] = spellings(kind, [rows, *given.values()])
     splits = {name: splits[name] for name in SPLITS if name in splits}
-    return Assembled(splits, kind, found, dev_fraction)
+    return Assembled(splits, kind, unusual, dev_fraction)
 
 
 def default_dev_fraction(rows: int, test_fraction: float) -> float:
@@ -100,20 +77,14 @@ def default_dev_fraction(rows: int, test_fraction: float) -> float:
 
     With 400 rows, the standard error of an accuracy of 0.9 is 1.5 percentage points.
     """
-    wanted = max(LEAST_DEV_FRACTION, min(_DEV_ROWS / max(rows, 1), _MOST_OF_FEW))
+    wanted = max(MIN_DEV_FRACTION, min(_DEV_ROWS / max(rows, 1), _MOST_OF_FEW))
     return min(wanted, (1 - test_fraction) / 2)
 
 
 def split_of(
     rows: Rows, cells: Sequence[bytes] | None, wanted: Sequence[int] | None = None
 ) -> SplitRows:
-    """Return the rows of a split.
-
-    Args:
-      rows: The rows of the source.
-      cells: The cell of the label of each row, or None if the rows have no labels.
-      wanted: The positions of the rows of the split, in order. None means all rows.
-    """
+    """Return the rows of a split: all rows, or those at the positions `wanted`, in order."""
     wanted = range(len(rows.texts)) if wanted is None else wanted
     columns = [TEXT, PAIR][: 1 + rows.pairs] + [WEIGHT] * bool(rows.weights)
     texts = [rows.texts[row] for row in wanted]
@@ -125,11 +96,11 @@ def split_of(
 
 
 def _check_pairs(source: Source, rows: Rows, given: Mapping[str, Rows]) -> None:
-    for name, found in given.items():
-        if found.pairs != rows.pairs:
+    for name, split in given.items():
+        if split.pairs != rows.pairs:
             kinds = {True: "pairs of texts", False: "single texts"}
             raise InputError(
-                f"has {kinds[found.pairs]}, but the training rows are {kinds[rows.pairs]}",
+                f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}",
                 "give both files the same columns",
                 path=source.given[name].where,
             )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from data_prep.labels.kinds import LabelKind, label_counts
 from data_prep.tables.rows import Rows
+from data_prep.tables.spellings import has_stray
 
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5
@@ -21,6 +24,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _TOKENS_PER_WORD = 1.07
 _SPECIAL_TOKENS = 2
 _LIMITS = (128, 256, 512)
+_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 
 
 def rows_to_keep(
@@ -29,8 +33,6 @@ def rows_to_keep(
     """Return the numbers, counted from 0, of the training rows to keep, in ascending order.
 
     Args:
-      texts: The text of each training row.
-      test_texts: The texts of the test set and other given splits; may be empty.
       drop_duplicates: False keeps all rows. None drops the rows whose text is in the test set.
         True also drops the rows whose text occurs in an earlier row.
     """
@@ -47,14 +49,8 @@ def rows_to_keep(
 def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> dict[str, Any]:
     """Return counts of unusual rows, for the manifest.
 
-    Args:
-      rows: The training set.
-      given: The splits that are not made from the training set, keyed by name.
-      cells: The label of each training row, as it is written.
-
     Returns:
       A dict with these keys:
-
       - `repeated`: the number of `texts` that occur more than once in the training set, and the
         number of `rows` with such a text.
       - `conflicting`: the number of `texts` with more than one label, and `rows` for the first few
@@ -95,16 +91,39 @@ def _empty(rows: Rows) -> dict[str, int]:
 
 
 def estimated_lengths(texts: Sequence[bytes]) -> dict[str, Any]:
-    """Estimate the lengths of texts in tokens, before a vocabulary is chosen.
+    """Estimate the lengths of texts in UTF-8 in tokens, before a vocabulary is chosen.
 
-    Args:
-      texts: Texts in UTF-8.
-
-    Returns:
-      The `median`, and in `longer_than` the fraction of texts above each of three lengths.
+    `longer_than` has the fraction of texts above each of three lengths.
     """
     step = -(-len(texts) // _COUNTED)
     counts = np.array([len(_WORD.findall(text.decode())) for text in texts[::step]])
     lengths = _TOKENS_PER_WORD * counts + _SPECIAL_TOKENS
     longer = {str(limit): float(np.mean(lengths > limit)) for limit in _LIMITS}
     return {"median": round(float(np.median(lengths))), "longer_than": longer}
+
+
+def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict[str, int]]:
+    """Return, by part, each label that may stand for a missing value and its number of rows."""
+    counts = {name: label_counts(kind.format.labels_in(p.classes), p) for name, p in parts.items()}
+    found = {
+        name: {label: count for label, count in own.items() if label.casefold() in _MISSING}
+        for name, own in counts.items()
+    }
+    return {name: own for name, own in found.items() if own}
+
+
+def spellings(kind: LabelKind, parts: Iterable[Rows]) -> dict[str, dict[str, int]]:
+    """Return, by class, the spellings if there are several or one has invisible characters.
+
+    The number of rows with each spelling, the most frequent first.
+    """
+    found: dict[str, Counter[str]] = {name: Counter() for name in kind.labels}
+    for rows in parts:
+        for label, count in label_counts(kind.format.labels_in(rows.classes), rows).items():
+            if name := kind.find(label):
+                found[name][label] += count
+    return {
+        name: dict(counts.most_common())
+        for name, counts in found.items()
+        if len(counts) > 1 or has_stray(name)
+    }

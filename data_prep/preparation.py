@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.options.fields import TEST_COLUMNS, named_options
-from bertaccum.options.prepare import LEAST_DEV_FRACTION, PrepareConfig
+from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.system.atomic import new_files, write_text
 from bertaccum.system.files import json_text, sha256
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
+from data_prep.labels.kinds import LabelKind
 from data_prep.sources.glue import glue_options, glue_source
 from data_prep.sources.own_files import own_options, own_source
 from data_prep.sources.piped_input import saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source
-from data_prep.tables.label_kinds import LabelKind
 from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.tables.rows import Source
 from data_prep.tables.tsv import write_tsv
@@ -68,7 +68,7 @@ def prepare(
     config: PrepareConfig,
     progress: Progress,
     learn_vocabulary: LearnVocabulary,
-    note: Note = unheard,
+    note: Note = ignore_note,
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 
@@ -78,19 +78,11 @@ def prepare(
     is given.
 
     Args:
-      config: The source to prepare and the folder to write to.
-      progress: Called with the name of a phase, the amount of finished work, and the total amount
-        or None, possibly from several threads.
       learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for
         `source="sample"`, with the training texts; the vocabulary is written to vocab.txt.
-      note: Called with a message about the format of each of the user's files.
-
-    Returns:
-      The folder and its manifest.
 
     Raises:
       ConfigError: `prepare` must not write to the folder, or an option does not suit the source.
-      InputError: The source or one of its rows cannot be used.
       RunError: The files cannot be written.
     """
     with saved_pipes(config, note) as (saved, renaming):
@@ -103,7 +95,7 @@ def _prepare(
     if config.drop_duplicates is None and config.source in _PUBLISHED:
         config = dataclasses.replace(config, drop_duplicates=False)
     if config.dev_fraction is None and config.source == "yelp":
-        config = dataclasses.replace(config, dev_fraction=LEAST_DEV_FRACTION)
+        config = dataclasses.replace(config, dev_fraction=MIN_DEV_FRACTION)
     folder = Path(config.data_folder)
     earlier = earlier_manifest(folder)
     options = _options(config)
@@ -137,10 +129,8 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
 
 
 def _same_share(config: PrepareConfig, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return an earlier `dev_fraction` if this one holds out the same rows, else no option.
-
-    Unset and 0.01 are the same for many rows.
-    """
+    """Return an earlier `dev_fraction` if this one holds out the same rows, else no option."""
+    # Unset and 0.01 are the same for many rows.
     test_fraction, counts = config.test_fraction, earlier.get("counts", {})
     held_out = ("train", "dev", "test") if test_fraction else ("train", "dev")
     rows = sum(counts[split]["rows"] for split in held_out if split in counts)
@@ -160,7 +150,7 @@ def _opened(
 
 def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:
     names = [source.names.get(label, label) for label in data.kind.labels]
-    found = {} if source.joined else data.kind.format.record()
+    label_format = {} if source.joined else data.kind.format.record()
     return {
         "tool": TOOL,
         "version": __version__,
@@ -168,7 +158,7 @@ def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[
         "task": data.kind.task,
         "labels": names,
         "source_labels": data.kind.labels,
-        **({"label_format": found} if found else {}),
+        **({"label_format": label_format} if label_format else {}),
         "counts": {split: _counts(rows, data.kind, names) for split, rows in data.splits.items()},
         **source.facts,
         "layout": options["layout"],
@@ -191,8 +181,8 @@ def _write(
     for split, rows in data.splits.items():
         path = folder / f"{split}.tsv"
         lines = zip(rows.labels or repeat(None), rows.texts, strict=False)
-        told = _told(lines, len(rows.texts), path.name, progress)
-        files[path.name] = write_tsv(path, split, told, layout, rows.columns)
+        reported = _reporting(lines, len(rows.texts), path.name, progress)
+        files[path.name] = write_tsv(path, split, reported, layout, rows.columns)
     if words is not None:
         path = folder / VOCABULARY
         path.write_bytes("".join(f"{word}\n" for word in words).encode())
@@ -200,7 +190,7 @@ def _write(
     return files
 
 
-def _told(
+def _reporting(
     rows: Iterable[tuple[bytes | None, bytes]], total: int, name: str, progress: Progress
 ) -> Iterator[tuple[bytes | None, bytes]]:
     for done, row in enumerate(rows, 1):

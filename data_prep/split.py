@@ -30,10 +30,7 @@ def split_rows(
        each class in train.
 
     Args:
-      texts: The text of each row.
-      labels: The class number of each row.
       fractions: The fraction of all rows to hold out, keyed by split. The sum must be below 1.
-      seed: The seed of the random order.
 
     Returns:
       The row numbers of `train` and of each split in `fractions`, keyed by split, in random order.
@@ -60,13 +57,7 @@ def split_rows(
 
 
 def _quotas(rows: Mapping[int, int], left: Mapping[int, int], fraction: float) -> dict[int, int]:
-    """Return the number of rows to hold out from each class.
-
-    Args:
-      rows: The total number of rows of each class.
-      left: The number of rows of each class that are still in train.
-      fraction: The fraction of all rows to hold out.
-    """
+    """Return the number of rows to hold out from each class."""
     shares = {label: count * fraction for label, count in rows.items()}
     quotas = {label: min(int(share), left[label] - 1) for label, share in shares.items()}
     missing = max(round(sum(rows.values()) * fraction), 1) - sum(quotas.values())
@@ -93,10 +84,8 @@ def _fill(groups: list[Group], labels: Sequence[int], quotas: dict[int, int]) ->
 
 
 def _smallest(groups: list[Group], labels: Sequence[int], left: Mapping[int, int]) -> list[Group]:
-    """Return a list with the smallest group that leaves at least one row of each class in train.
-
-    The list is empty if there is no such group.
-    """
+    """Return a list with the smallest group that leaves at least one row of each class in train."""
+    # The list is empty if there is no such group.
 
     def leaves_all(group: Group) -> bool:
         needed = Counter(labels[row] for row in group)

@@ -23,11 +23,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bertaccum.keras3": {"bertaccum.accumulation"},
     "bertaccum.distribution": set(),
     "data_prep.tables": set(),
+    "data_prep.labels": {"data_prep.tables"},
     "data_prep.sources": {"data_prep.tables"},
-    "data_prep": {"data_prep.sources", "data_prep.tables"},
+    "data_prep": {"data_prep.labels", "data_prep.sources", "data_prep.tables"},
     "bertaccum.runs": set(),
     "bertaccum.bert": {"bertaccum.accumulation"},
-    "bertaccum.tasks": {"bertaccum.bert", "data_prep.tables"},
+    "bertaccum.tasks": {"bertaccum.bert", "data_prep.labels", "data_prep.tables"},
     "bertaccum.data": {"bertaccum.bert", "bertaccum.tasks", "data_prep.tables"},
     "bertaccum.planning": {
         *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.tasks")

@@ -35,8 +35,7 @@ from bertaccum.bert.huggingface_folder import (
     read_huggingface_config,
     write_description,
 )
-from bertaccum.bert.huggingface_weights import save_huggingface
-from bertaccum.bert.pretrained_weights import load_encoder
+from bertaccum.bert.pretrained_weights import load_encoder, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_tokenizer, read_vocabulary
 from bertaccum.bert.torch_file import open_torch_file
@@ -51,9 +50,9 @@ from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
 from data_prep.preparation import prepare
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 
 # Bytes that have a meaning in at least one file format.
@@ -214,9 +213,9 @@ def classes_case(folder: Path) -> tuple[Path, Reader]:
 
 def read_user_table(path: Path) -> object:
     """Read a table as `prepare`, `eval` and `predict` do, and check that they agree on its rows."""
-    texts = [row.text for row in read_rows(path, Reading())]
-    assert list(read_texts(path, Reading(label_column=None))) == texts
-    return list(read_rows(path, Reading("1", "2")))
+    texts = [row.text for row in read_rows(path, ReadOptions())]
+    assert list(read_texts(path, ReadOptions(label_column=None))) == texts
+    return list(read_rows(path, ReadOptions("1", "2")))
 
 
 def config_case(folder: Path) -> tuple[Path, Reader]:

@@ -1,7 +1,4 @@
-"""BERT's activation functions, with gradients that keep a single tensor in memory.
-
-`for_inference` returns functions that TensorFlow can compute together with a matrix product.
-"""
+"""BERT's activation functions, with gradients that keep a single tensor in memory."""
 
 from __future__ import annotations
 
@@ -26,18 +23,11 @@ _WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 def gelu(given: tf.Tensor) -> _WithGradient:
     """Apply the tanh approximation of the Gaussian error linear unit.
 
-    BERT was pretrained with this approximation. The values equal those of
-    `tf.nn.gelu(x, approximate=True)`. The gradient of that function keeps every intermediate result
-    in memory; the gradient of this one keeps only the derivative. Lower-precision inputs are
-    converted to float32 for the computation.
+    BERT was pretrained with it. The values equal those of `tf.nn.gelu(x, approximate=True)`, whose
+    gradient keeps every intermediate result in memory; this one keeps only the derivative. Half
+    precision is computed in float32.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
-
-    Args:
-      given: Tensor x of any shape and float dtype.
-
-    Returns:
-      A tensor with the shape and dtype of x.
     """
     x = _precise(given)
     inner = x * (_LINEAR + _CUBIC * tf.square(x))
@@ -53,19 +43,7 @@ def gelu(given: tf.Tensor) -> _WithGradient:
 @tf.autograph.experimental.do_not_convert
 @tf.custom_gradient
 def gelu_erf(given: tf.Tensor) -> _WithGradient:
-    """Apply the exact Gaussian error linear unit: x times the normal CDF at x.
-
-    Hugging Face's configurations call this function `gelu`. It keeps only the derivative in memory,
-    and converts lower-precision inputs to float32 for the computation.
-
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units".
-
-    Args:
-      given: Tensor x of any shape and float dtype.
-
-    Returns:
-      A tensor with the shape and dtype of x.
-    """
+    """Apply the exact GELU, x times the normal CDF at x, which Hugging Face calls `gelu`."""
     x = _precise(given)
     twice = 1.0 + tf.math.erf(x * _ROOT_HALF)
     derivative = tf.cast(0.5 * twice + x * _PEAK * tf.exp(-0.5 * tf.square(x)), given.dtype)

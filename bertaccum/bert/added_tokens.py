@@ -2,7 +2,7 @@
 
 These are the tokens that were added to a vocabulary, and unless the tokenizer splits them, the
 special tokens. Source: huggingface/transformers `tokenization_utils_base.py` and
-huggingface/tokenizers `added_vocabulary.rs`. This module does not import TensorFlow.
+huggingface/tokenizers `added_vocabulary.rs`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertaccum.errors import InputError
 # Each special token, under its key in the files of a tokenizer.
 ROLES = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 # Each added token is searched for in every text.
-_MOST_ADDED = 10_000
+_MAX_ADDED = 10_000
 
 
 def added_tokens(
@@ -31,54 +31,43 @@ def added_tokens(
     """Return the added and the special tokens of a tokenizer, each with its `id` and `content`.
 
     Args:
-      entries: Entries of the vocabulary, without added ones.
-      config: Contents of `tokenizer_config.json` and `special_tokens_map.json`.
-      tokenizer: Contents of `tokenizer.json`.
       numbers: Contents of `added_tokens.json`, the ID of each added token.
-      home: Folder of the tokenizer, for error messages.
       embeddings: Number of the model's embeddings; None if it is unknown. A special token to which
         no file gives an ID gets the next one, and is left out if it has no embedding.
-
-    Raises:
-      InputError: A file is damaged, or a special token has another name than BERT's.
     """
     described = config.get("added_tokens_decoder") or {}
     listed = tokenizer.get("added_tokens") or []
     try:
-        found = {token["content"]: token for token in listed}
-        found |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
-        found |= {
-            word: {"content": word, "id": key} | found.get(word, {})
+        tokens = {token["content"]: token for token in listed}
+        tokens |= {value["content"]: value | {"id": int(key)} for key, value in described.items()}
+        tokens |= {
+            word: {"content": word, "id": key} | tokens.get(word, {})
             for word, key in numbers.items()
         }
         known = {entry: number for number, entry in enumerate(entries)}
-        following = max([len(entries) - 1, *(token["id"] for token in found.values())]) + 1
+        following = max([len(entries) - 1, *(token["id"] for token in tokens.values())]) + 1
         # Our own files list every token that is matched.
         for token in [] if config.get("as_transformers") is True else _special(config, home):
-            before = found.get(token["content"])
+            before = tokens.get(token["content"])
             if before is None:
                 number = known.get(token["content"], following)
                 if embeddings is not None and number >= embeddings:
                     continue
                 following += number == following
                 before = {"id": number}
-            found[token["content"]] = token | before | {"special": True}
+            tokens[token["content"]] = token | before | {"special": True}
         if all(
             isinstance(word, str) and word and type(token["id"]) is int
-            for word, token in found.items()
+            for word, token in tokens.items()
         ):
-            return list(found.values())
+            return list(tokens.values())
     except (AttributeError, KeyError, TypeError, ValueError):
         pass
     raise InputError("its added tokens are damaged", "download the tokenizer again", path=home)
 
 
 def _special(config: dict[str, Any], home: Path) -> list[dict[str, Any]]:
-    """Return the special tokens of a tokenizer, each with its `content`.
-
-    Raises:
-      InputError: [CLS], [SEP] or [UNK] has another name, which is not supported.
-    """
+    """Return the special tokens of a tokenizer, each with its `content`."""
     more: list[Any] = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
         value = config.get(key) or []
@@ -104,15 +93,13 @@ def with_added_tokens(
     """Return a vocabulary with added tokens; those that are not entries yet get the next IDs.
 
     Args:
-      vocabulary: The vocabulary.
       added: Added tokens, each with its `id` and `content`.
       split_special: Whether special tokens in texts are split like other words.
-      home: Folder of the tokenizer, for error messages.
     """
     count = sum(token["content"] not in SPECIAL_TOKENS for token in added)
-    if count > _MOST_ADDED:
+    if count > _MAX_ADDED:
         raise InputError(
-            f"its tokenizer has {count:,} added tokens, more than {_MOST_ADDED:,}",
+            f"its tokenizer has {count:,} added tokens, more than {_MAX_ADDED:,}",
             "add them to the vocabulary instead",
             path=home,
         )

@@ -24,20 +24,16 @@ def attention(
 ) -> tf.Tensor:
     """Compute scaled dot-product attention.
 
-    Sources: Vaswani et al. 2017, "Attention Is All You Need"; Dao et al. 2022,
-    "FlashAttention", for the gradient of softmax, which is computed from the output.
+    Sources: Vaswani et al. 2017, "Attention Is All You Need"; Dao et al. 2022, "FlashAttention",
+    for the gradient of softmax, which is computed from the output.
 
     Args:
-      query: Floats [batch, queries, heads, size].
-      key: Floats [batch, keys, heads, size] of the same dtype.
-      value: Floats [batch, keys, heads, size] of the same dtype.
-      bias: Floats [batch, 1, 1, keys] of the same dtype, added to the scores.
+      query: Floats [batch, queries, heads, size], like the result; all floats have the same dtype.
+      key, value: Floats [batch, keys, heads, size].
+      bias: Floats [batch, 1, 1, keys], added to the scores.
       keep: Booleans [batch, heads, queries, keys], false for the attention weights that dropout
         drops. None keeps all of them.
       scale: Factor that multiplies the kept weights.
-
-    Returns:
-      Floats [batch, queries, heads, size] of the same dtype.
     """
     shrink = 1 / math.sqrt(query.shape[-1])
 
@@ -50,12 +46,12 @@ def attention(
         query: tf.Tensor, key: tf.Tensor, value: tf.Tensor
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], list[tf.Tensor]]]:
         # Scale the query and the value, not the (larger) score matrix.
-        query, key, value = _turned(query * shrink), _turned(key), _turned(value * scale)
+        query, key, value = (_swapped(query * shrink), _swapped(key), _swapped(value * scale))
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
         output = tf.matmul(dropped(weights), value)
 
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-            upstream = _turned(upstream)
+            upstream = _swapped(upstream)
             of_output = tf.reduce_sum(upstream * output, -1, keepdims=True)
             kept = dropped(weights)
             of_value = tf.matmul(kept, upstream, transpose_a=True) * scale
@@ -63,14 +59,14 @@ def attention(
             of_scores = kept * of_kept - weights * of_output
             of_query = tf.matmul(of_scores, key) * shrink
             of_key = tf.matmul(of_scores, query, transpose_a=True)
-            return [_turned(of_query), _turned(of_key), _turned(of_value)]
+            return [_swapped(of_query), _swapped(of_key), _swapped(of_value)]
 
-        return _turned(output), gradient
+        return _swapped(output), gradient
 
     return run(query, key, value)
 
 
-def _turned(x: tf.Tensor) -> tf.Tensor:
+def _swapped(x: tf.Tensor) -> tf.Tensor:
     """Return x with its two middle axes, length and heads, swapped."""
     return tf.transpose(x, [0, 2, 1, 3])
 
@@ -80,13 +76,6 @@ class SelfAttention(tf_keras.layers.Layer):
 
     It has the same weights as Keras' `MultiHeadAttention`, in attributes of the same names, because
     checkpoints identify weights by these names.
-
-    Args:
-      hidden_size: Width of inputs and outputs, a multiple of `num_heads`.
-      num_heads: Number of attention heads.
-      dropout: Layer that selects the attention weights to keep in training.
-      kernel_initializer: Function that returns an initializer; called once per kernel.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -112,17 +101,13 @@ class SelfAttention(tf_keras.layers.Layer):
     def call(
         self, queries: tf.Tensor, tokens: tf.Tensor, mask: tf.Tensor, training: bool | None = None
     ) -> tf.Tensor:
-        """Return the attention of `queries` to `tokens`.
+        """Return the attention of `queries` to `tokens`, [batch x queries, hidden].
 
         Args:
           queries: Floats [batch, queries, hidden].
           tokens: Floats [batch, length, hidden] of the same dtype.
-          mask: Numbers [batch, 1 or queries, length], 0 for padding. All queries of an example
-            must have the same mask.
-          training: Whether to apply dropout to the attention weights.
-
-        Returns:
-          Floats [batch x queries, hidden] of the same dtype.
+          mask: Numbers [batch, 1 or queries, length], 0 for padding, the same for all queries of an
+            example.
         """
         rows, (batch, length, _) = rows_of(tokens), sizes_of(tokens)
         of_queries, count = rows, length

@@ -1,4 +1,4 @@
-"""Reader and writer of `bert_config.json`. This module does not import TensorFlow."""
+"""Reader and writer of `bert_config.json`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,18 @@ from bertaccum.errors import InputError
 from bertaccum.system.files import json_text, read_object
 
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
-_MOST_PARAMETERS = 7_000_000_000
+_MAX_PARAMETERS = 7_000_000_000
 # Building a layer takes time, even if it is tiny.
-_MOST_LAYERS = 200
+_MAX_LAYERS = 200
 
 
 def read_bert_config(path: Path) -> EncoderConfig:
-    """Return the encoder's dimensions from a `bert_config.json`, ignoring its other keys.
-
-    Raises:
-      InputError: The file is missing or is not JSON, or a dimension is missing or invalid.
-    """
+    """Return the encoder's dimensions from a `bert_config.json`, ignoring its other keys."""
     return checked_config(read_object(path), path)
 
 
 def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
-    """Return the encoder's dimensions from the contents of a configuration file.
-
-    Args:
-      values: Contents of the file; other keys are ignored.
-      path: Path of the file, for error messages.
-
-    Raises:
-      InputError: A dimension is missing or invalid.
-    """
+    """Return the encoder's dimensions from the contents of a configuration file."""
     known = {}
     for field in dataclasses.fields(EncoderConfig):
         if field.name not in values:
@@ -43,13 +31,13 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
             )
         known[field.name] = _checked(path, field.name, values[field.name], field.default)
     config = EncoderConfig(**known)
-    if config.num_hidden_layers > _MOST_LAYERS:
+    if config.num_hidden_layers > _MAX_LAYERS:
         raise InputError(
             f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",
             "correct num_hidden_layers",
             path=path,
         )
-    if config.parameters > _MOST_PARAMETERS:
+    if config.parameters > _MAX_PARAMETERS:
         raise InputError(
             f"describes a model of {config.parameters:,} parameters, more than any BERT has",
             "correct its dimensions",

@@ -1,7 +1,4 @@
-"""Paths by which users name a checkpoint: of its folder, its files or their prefix.
-
-This module does not import TensorFlow.
-"""
+"""Paths by which users name a checkpoint: of its folder, its files or their prefix."""
 
 from __future__ import annotations
 
@@ -60,23 +57,22 @@ def is_run(folder: Path) -> bool:
 def prefix_in(folder: Path) -> str:
     """Return the prefix of the checkpoint in a folder: TensorFlow's latest one, else the only one.
 
-    `run_classifier.py` writes several checkpoints to its output folder.
-
     Raises:
       InputError: The folder has several checkpoints.
     """
     state = folder / "checkpoint"
     text = state.read_bytes().decode("utf-8", "replace") if state.is_file() else ""
-    found = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    prefixes = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     latest = _LATEST.search(text)
-    if RELEASED_PREFIX in found or not found:
+    if RELEASED_PREFIX in prefixes or not prefixes:
         return RELEASED_PREFIX
-    if latest and latest[1] in found:
+    if latest and latest[1] in prefixes:
         return latest[1]
-    if len(found) > 1:
+    if len(prefixes) > 1:
+        more = " and more" if len(prefixes) > 5 else ""
         raise InputError(
-            f"has the checkpoints {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}",
-            f"pass the prefix of one of them, such as {folder / found[-1]}",
+            f"has the checkpoints {', '.join(prefixes[:5])}{more}",
+            f"pass the prefix of one of them, such as {folder / prefixes[-1]}",
             path=folder,
         )
-    return found[0]
+    return prefixes[0]

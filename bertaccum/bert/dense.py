@@ -17,16 +17,9 @@ _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 def dense(
     rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
-    """Multiply by a matrix and add a bias.
+    """Return `rows` [rows, inputs] times `kernel` [inputs, outputs], plus `bias` [outputs].
 
-    Args:
-      rows: Floats [rows, inputs].
-      kernel: Floats [inputs, outputs] of the same dtype.
-      bias: Floats [outputs] of the same dtype.
-
-    Returns:
-      Floats [rows, outputs] of the same dtype. `tf.custom_gradient` hides the gradient function
-      from callers.
+    `tf.custom_gradient` hides the gradient function from callers.
     """
 
     def gradient(upstream: tf.Tensor) -> _Gradients:
@@ -55,8 +48,8 @@ def sizes_of(tensor: tf.Tensor) -> list[Any]:
     known = list(tensor.shape)
     if None not in known:
         return known
-    found = tf.unstack(tf.shape(tensor), len(known))
-    return [size if size is not None else found[i] for i, size in enumerate(known)]
+    sizes = tf.unstack(tf.shape(tensor), len(known))
+    return [size if size is not None else sizes[i] for i, size in enumerate(known)]
 
 
 class Projection(tf_keras.layers.Layer):
@@ -66,10 +59,7 @@ class Projection(tf_keras.layers.Layer):
     bias [*output axes].
 
     Args:
-      output_shape: Sizes of the output axes.
       input_shape: Sizes of the input axes; None for a single axis with the width of the rows.
-      kernel_initializer: Initializer of the kernel; the bias starts at zero.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -98,15 +88,10 @@ class Projection(tf_keras.layers.Layer):
         training: bool | None = None,
         activation: Callable[[tf.Tensor], tf.Tensor] = lambda outputs: outputs,
     ) -> tf.Tensor:
-        """Multiply by the kernel, add the bias and apply an activation.
+        """Return `activation` of the outputs [rows, outputs] of `rows` [rows, inputs].
 
         Args:
-          rows: Floats [rows, inputs], where `inputs` is the product of the input axes.
           training: Whether a gradient of the result will be computed.
-          activation: Function of the outputs.
-
-        Returns:
-          Floats [rows, outputs], where `outputs` is the product of the output axes.
         """
         inputs, outputs = rows.shape[-1], prod(self._outer)
         # Keras casts the variables to the compute dtype when they are read.

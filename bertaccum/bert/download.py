@@ -1,8 +1,7 @@
 """Google's released checkpoints: download, verification and unpacking.
 
 An interrupted download resumes where it stopped. A checkpoint appears in the cache only after its
-length, digest, zip checksums and members have been verified. This module does not import
-TensorFlow.
+length, digest, zip checksums and members have been verified.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import requests
 from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.errors import NO_SPACE, InputError, RunError, reason
 from bertaccum.system.atomic import new_folder
-from bertaccum.system.cache import cache_folder, cached_folder, is_cached, places, seal
+from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_cached, seal
 from bertaccum.system.files import check_unpacked, sha256
 from bertaccum.system.progress import Progress
 
@@ -55,11 +54,7 @@ def checkpoint_url(preset: str) -> str:
 
 
 def fetch_preset(preset: str, progress: Progress) -> Path:
-    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache.
-
-    Raises:
-      InputError: The network is down, the server does not have the file, or the file is damaged.
-    """
+    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache."""
 
     def make(folder: Path) -> None:
         archive = _download(checkpoint_url(preset), folder.parent, progress)
@@ -76,14 +71,13 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 
 def has_preset(preset: str, progress: Progress) -> bool:
     """Return whether a preset's checkpoint is in the cache and intact."""
-    return any(is_cached(place, progress) for place in places(_folder_of(preset)))
+    return any(is_cached(place, progress) for place in cache_paths(_folder_of(preset)))
 
 
 def listed_presets() -> list[dict[str, Any]]:
     """Return a record for each preset: its name, address, digests, dimensions and language.
 
-    `parameters` counts the encoder's weights without biases; `cached` tells whether the checkpoint
-    has been downloaded; `sha256` is empty if no digest was published.
+    `parameters` excludes biases; `sha256` is empty if no digest was published.
     """
     return [
         {
@@ -94,7 +88,7 @@ def listed_presets() -> list[dict[str, Any]]:
             "vocab_size": preset.encoder.vocab_size,
             "language": preset.language,
             "lower_case": preset.lower_case,
-            "cached": any(map(os.path.isdir, places(_folder_of(name)))),
+            "cached": any(map(os.path.isdir, cache_paths(_folder_of(name)))),
             "url": checkpoint_url(name),
             "sha256": dict(preset.digests),
         }
@@ -113,13 +107,7 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
     outside of `folder`.
 
     Args:
-      archive: The zip file.
-      folder: Folder to create.
       digests: SHA-256 that members of the zip must have; None checks none.
-
-    Raises:
-      InputError: The zip is damaged, lacks one of the files, contains another one, or would unpack
-        to far more than its size.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, existing="keep") as whole:
@@ -142,9 +130,9 @@ def unpack(archive: Path, folder: Path, digests: Mapping[str, str] | None = None
 
 
 def _check_member(file: Path, expected: str | None, archive: Path) -> None:
-    if expected is not None and (found := sha256(file)) != expected:
+    if expected is not None and (digest := sha256(file)) != expected:
         raise InputError(
-            f"its {file.name} has the SHA-256 {found}, expected {expected}",
+            f"its {file.name} has the SHA-256 {digest}, expected {expected}",
             "try again, and pass a folder with `init_checkpoint` if the server has another file",
             path=archive,
         )
@@ -186,12 +174,12 @@ def _download(url: str, folder: Path, progress: Progress) -> Path:
 
 def _cause(url: str, error: Exception) -> str:
     """Return the message of the original error; requests and urllib3 wrap errors in others."""
-    found: Any = error
-    if type(found) in (requests.ConnectionError, requests.ConnectTimeout):
+    cause: Any = error
+    if type(cause) in (requests.ConnectionError, requests.ConnectTimeout):
         return f"no network: {urlsplit(url).netloc} cannot be reached"
-    while found.args and isinstance(found.args[0], Exception):
-        found = found.args[0]
-    return reason(getattr(found, "reason", None) or found)
+    while cause.args and isinstance(cause.args[0], Exception):
+        cause = cause.args[0]
+    return reason(getattr(cause, "reason", None) or cause)
 
 
 def _fetch(url: str, part: Path, progress: Progress) -> None:
@@ -220,13 +208,13 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
 
 def _check_digest(part: Path, hashes: str) -> None:
     """Raise OSError if a download differs from the MD5 digest in the server's headers, if any."""
-    found = re.search(r"md5=([\w+/]+=*)", hashes)
-    if found is None:
+    match = re.search(r"md5=([\w+/]+=*)", hashes)
+    if match is None:
         return
     digest = hashlib.md5(usedforsecurity=False)
     with part.open("rb") as file:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
-    if base64.b64encode(digest.digest()).decode() != found[1]:
+    if base64.b64encode(digest.digest()).decode() != match[1]:
         part.unlink()
         raise OSError("the downloaded file is damaged: its MD5 digest differs from the server's")

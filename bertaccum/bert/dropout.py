@@ -33,26 +33,18 @@ _LEVELS = 2**16
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of one update, or of a micro-batch.
+    """The masks of one update, or of a micro-batch."""
 
-    Args:
-      seed: Seed from which the pools and offsets are drawn, two integers.
-      pools: Booleans [rows, width] for each rate, true for values to keep.
-      sites: Numbers of the dropout layers.
-      of_sites: Offsets into the rows of a pool for each of these layers, [sites, 3, width] int32:
-        one for the layer, one for each index of the second axis of its inputs, which includes the
-        layer's, and one for each index of the third axis.
-      positions: Positions of the examples in the window, [examples] int32.
-      offsets: Offset of each example into the rows of a pool, [examples] int32.
-      stream: "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
-    """
-
-    seed: tf.Tensor
-    pools: dict[float, tf.Tensor]
-    sites: list[int]
+    seed: tf.Tensor  # Seed from which the pools and offsets are drawn, two integers.
+    pools: dict[float, tf.Tensor]  # Booleans [rows, width] for each rate, true for values to keep.
+    sites: list[int]  # Numbers of the dropout layers.
+    # Offsets into the rows of a pool for each of these layers, [sites, 3, width] int32: one for the
+    # layer, one for each index of the second axis of its inputs, which includes the layer's, and
+    # one for each index of the third axis.
     of_sites: tf.Tensor
-    positions: tf.Tensor
-    offsets: tf.Tensor
+    positions: tf.Tensor  # Positions of the examples in the window, [examples] int32.
+    offsets: tf.Tensor  # Offset of each example into the rows of a pool, [examples] int32.
+    # "example" for one mask per example, "micro-batch" for fresh masks per micro-batch.
     stream: str = "example"
 
     def of_micro_batch(self, first: Any, examples: Any) -> Masks:
@@ -99,11 +91,9 @@ class ExampleDropout(tf_keras.layers.Dropout):
     """A dropout layer that uses the masks of the `dropout_masks` context.
 
     Args:
-      rate: Fraction of values to drop.
       site: Number of this dropout layer in the model; layers with different numbers use different
         rows.
       width: Largest possible size of any axis of the inputs except the first.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(self, rate: float, site: int, width: int, **kwargs: Any) -> None:
@@ -117,7 +107,6 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
         Args:
           inputs: Floats [examples, ..., width]; with `length`, [examples x length, width].
-          training: Whether to apply dropout.
           length: Size of the second axis of inputs whose first two axes are one.
         """
         if not self.rate or not training:
@@ -130,10 +119,6 @@ class ExampleDropout(tf_keras.layers.Dropout):
 
     def keep(self, axes: Sequence[Any], width: Any) -> tuple[tf.Tensor | None, float]:
         """Return the mask and the scale of the kept values, for callers that apply them themselves.
-
-        Args:
-          axes: Sizes of the axes between the first and the last axis of the values.
-          width: Size of the last axis.
 
         Returns:
           Booleans [examples, *axes, width], true for values to keep, or None if the rate is 0; and
@@ -152,10 +137,8 @@ class ExampleDropout(tf_keras.layers.Dropout):
         return keep, 1 / (1 - round(self.rate * _LEVELS) / _LEVELS)
 
     def _rows(self, masks: Masks, axes: Sequence[Any]) -> tf.Tensor:
-        """Return the index of each token's row in the pool, [examples, *axes] int32.
-
-        It is a sum of random offsets, one per axis.
-        """
+        """Return the index of each token's row in the pool, [examples, *axes] int32."""
+        # It is a sum of random offsets, one per axis.
         own = masks.of_sites[masks.sites.index(self.site)]  # [3, width]
         rows = masks.offsets if axes else masks.offsets + own[0, 0]
         for axis, size in enumerate(axes, 1):
@@ -171,19 +154,14 @@ def draw_masks(
     stream: str = "example",
     run: Callable[[Callable[[], Any]], Any] = lambda draw: draw(),
 ) -> Masks:
-    """Draw the masks of an update.
+    """Return the masks of an update for the examples at `positions`.
 
     Args:
-      model: Model whose dropout layers are `ExampleDropout`.
       seed: Seed of the update, two integers.
-      examples: Number of examples in the window.
-      positions: Positions in the window of the examples that this replica processes, [share]
-        int32; None for all.
+      positions: Positions in the window of the examples that this replica processes, [share] int32;
+        None for all.
       stream: "example" or "micro-batch", as in `Masks`.
       run: Calls the function that draws what does not depend on the examples; it may compile it.
-
-    Returns:
-      The masks of the examples at `positions`.
     """
     layers = [part for part in model.submodules if isinstance(part, ExampleDropout) and part.rate]
     width = max((layer.width for layer in layers), default=0)
@@ -212,10 +190,8 @@ def fold_in(seed: tf.Tensor, numbers: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _of_sites(seed: tf.Tensor, sites: list[int], width: int) -> tf.Tensor:
-    """Return offsets [sites, 3, width] int32 into the rows of a pool.
-
-    Their number depends on the maximum width, which makes them independent of the padding.
-    """
+    """Return offsets [sites, 3, width] int32 into the rows of a pool."""
+    # Their number depends on the maximum width, which makes them independent of the padding.
     if not sites:
         return tf.zeros([0, 3, width], tf.int32)
     drawn = tf.stack([_offsets([3, width], own) for own in fold_in(seed, sites)])
@@ -242,11 +218,9 @@ def _integers(shape: list[int], seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _philox(seed: tf.Tensor) -> dict[str, Any]:
-    """Return the algorithm of random numbers, and its state for a seed of two integers.
-
-    By default, compiled code uses another algorithm, and another state for negative integers. The
-    functions of `tf.random` accept the algorithm, but then run many more operations.
-    """
+    """Return the algorithm of random numbers, and its state for a seed of two integers."""
+    # By default, compiled code uses another algorithm, and another state for negative integers. The
+    # functions of `tf.random` accept the algorithm, but then run many more operations.
     algorithm = tf.random.Algorithm.PHILOX.value
     state = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[2],

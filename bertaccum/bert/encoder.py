@@ -35,19 +35,13 @@ def build_encoder(
     first_token_only: bool = False,
     initializer: Initializer | None = None,
 ) -> networks.EncoderScaffold:
-    """Build a BERT encoder.
+    """Build a BERT encoder, from `encoder_inputs` to `sequence_output` and `pooled_output`.
 
     Args:
-      config: Dimensions of the encoder.
-      dropout: Dropout rate of embeddings, attention weights and layer outputs.
-      first_token_only: Whether the last layer computes only the first token, which is all that
-        the pooled output needs. The first token still attends to the other tokens.
+      first_token_only: Whether the last layer computes only the first token, which is all that the
+        pooled output needs; `sequence_output` is [batch, length or 1, hidden].
       initializer: Function that returns an initializer of the kernels and embeddings; None for
         random weights, as `random_initializer` draws them.
-
-    Returns:
-      A model that maps the result of `encoder_inputs` to `sequence_output` [batch, length or 1,
-      hidden] and `pooled_output` [batch, hidden].
     """
     last = config.num_hidden_layers - 1
     initializer = initializer or partial(random_initializer, config)
@@ -77,12 +71,7 @@ def build_encoder(
 
 
 def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
-    """Turn recomputation on or off for functions traced after this call.
-
-    Args:
-      encoder: Encoder that `build_encoder` returned.
-      recompute: Whether every transformer layer recomputes; see `TransformerLayer`.
-    """
+    """Turn recomputation in transformer layers on or off for functions traced after this call."""
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
 
@@ -91,13 +80,8 @@ def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddin
     """Exclude weights of an encoder from training.
 
     Args:
-      encoder: Encoder that `build_encoder` returned.
       train_layers: Number of last transformer layers to train; None for all. If it is a number,
         the embeddings are frozen as well.
-      embeddings: Whether to freeze the embeddings and their normalization.
-
-    Raises:
-      ConfigError: The encoder has fewer layers.
     """
     count = len(encoder.hidden_layers)
     if train_layers is not None and train_layers > count:
@@ -138,9 +122,6 @@ def checkpoint_name(name: str) -> str:
     Only the pooler's name differs: tf-models calls the pooler `cls_transform` in
     `EncoderScaffold`, but `pooler_transform` in `BertEncoder` and its checkpoint converters. Our
     checkpoints use the second name.
-
-    Args:
-      name: Name of a variable, such as "cls_transform/kernel:0".
     """
     return name.replace("cls_transform", "pooler_transform")
 
@@ -155,11 +136,6 @@ class _Embeddings:
 
     This class is not a Keras layer. The layers that it creates therefore become layers of the
     encoder itself, with the same place in checkpoints as in tf-models' `BertEncoder`.
-
-    Args:
-      config: Dimensions of the encoder.
-      dropout: Dropout rate of the sum of the embeddings.
-      initializer: Function that returns an initializer; called once per table.
     """
 
     def __init__(self, config: EncoderConfig, dropout: float, initializer: Initializer) -> None:
@@ -170,11 +146,7 @@ class _Embeddings:
         ]
 
     def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return embeddings [batch, length, hidden] and a mask [batch, length, length].
-
-        Args:
-          inputs: Word IDs, padding mask and segment IDs, each [batch, length] int32.
-        """
+        """Return embeddings [batch, length, hidden] and a mask [batch, length, length]."""
         word_ids, padding_mask, segment_ids = inputs
         config, width, initializer = self._config, self._config.hidden_size, self._initializer
         words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(
@@ -202,12 +174,6 @@ class WordEmbedding(tf_keras.layers.Layer):
     the whole variable, the largest one in BERT, for every dense read and every optimizer step.
     Reading the variable first and looking up rows in the result copies nothing. The gradient
     still contains only the rows in use (IndexedSlices).
-
-    Args:
-      words: Size of the vocabulary.
-      width: Size of an embedding.
-      initializer: Initializer of the embedding table.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(

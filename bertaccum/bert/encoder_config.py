@@ -34,7 +34,6 @@ class EncoderConfig:
         """Return the number of weights to train, without biases and layer normalization.
 
         Args:
-          layers: Number of last layers to train; None for all.
           freeze: Whether the embeddings are frozen; they are as well if `layers` is a number.
         """
         count = self.num_hidden_layers if layers is None else min(layers, self.num_hidden_layers)

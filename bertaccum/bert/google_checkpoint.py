@@ -1,7 +1,4 @@
-"""Checkpoints in Google's format, such as `bert_model.ckpt.index` and the files beside it.
-
-TensorFlow is imported only when tensors are read.
-"""
+"""Checkpoints in Google's format, such as `bert_model.ckpt.index` and the files beside it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from pathlib import Path
 
 from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
-from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
 from bertaccum.bert.tensor_names import plain_variables
 from bertaccum.bert.weight_files import OTHER_FORMAT
 from bertaccum.errors import InputError, reason
@@ -45,33 +41,29 @@ def _encoder(folder: Path) -> EncoderConfig | None:
     return read_bert_config(path) if path.is_file() else None
 
 
-def _tensors(checkpoint: Path) -> dict[str, HeldTensor]:
-    """Return the tensors, under the names that a table in tf-models-official translates theirs to.
-
-    Args:
-      checkpoint: Prefix of the checkpoint's files, such as `…/bert_model.ckpt`.
-    """
+def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
+    """Return the tensors, under the names to which tf-models-official's table translates theirs."""
     import tensorflow as tf
     from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
     from bertaccum.bert.in_place import read_tensor
 
     def read(name: str) -> tf.Tensor:
-        with _readable(checkpoint):
+        with _reading_errors(checkpoint):
             return read_tensor(str(checkpoint), name, tf.float32)
 
     tensors = {}
-    with _readable(checkpoint):
+    with _reading_errors(checkpoint):
         shapes = tf.train.load_checkpoint(str(checkpoint)).get_variable_to_shape_map()
         for name, key in plain_variables(shapes).items():
             for original, ours in BERT_V2_NAME_REPLACEMENTS:
                 key = key.replace(original, ours)
-            tensors[key] = HeldTensor(shapes[name], "F32", partial(read, name), name)
+            tensors[key] = LazyTensor(shapes[name], "F32", partial(read, name), name)
     return tensors
 
 
 @contextmanager
-def _readable(checkpoint: Path) -> Iterator[None]:
+def _reading_errors(checkpoint: Path) -> Iterator[None]:
     """Turn the exceptions of a damaged checkpoint into InputError."""
     import tensorflow as tf
 
@@ -99,5 +91,5 @@ GOOGLE = CheckpointFormat(
     head_keys=("output_weights", "output_bias"),
     remedy="use the bert_config.json that came with the checkpoint",
     # The index contains checksums of all weights.
-    telling_suffix=".index",
+    identity_suffix=".index",
 )

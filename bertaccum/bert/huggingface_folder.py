@@ -1,7 +1,6 @@
 """Model folders in Hugging Face's format: their configuration, labels and names of weights.
 
-Only BERT as published can be read; for any other model, an error names the key that differs. This
-module does not import TensorFlow.
+Only BERT as published can be read; for any other model, an error names the key that differs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from bertaccum.system.files import json_text, read_object
 HEAD = "classifier."
 _CLASSIFIER = "BertForSequenceClassification"
 _LAYER_NORM_EPSILON = 1e-12
-_MOST_LABELS = 1_000_000
+_MAX_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
     files("bertaccum.bert").joinpath("huggingface_names.yaml").read_text("utf-8")
 )
@@ -82,28 +81,20 @@ def _weights(folder: Path, _: str = "") -> Path:
 
 
 def other_model(name: str) -> tuple[str, str] | None:
-    """Return which model other than BERT a name means, and what to use instead; None if unknown.
-
-    Args:
-      name: A name on the Hugging Face Hub, such as `FacebookAI/roberta-base`.
-    """
+    """Return which model other than BERT a name means, and what to use instead; None if unknown."""
     said, known = name.rpartition("/")[2].lower(), _NAMES["other_models"]
     if "chinese" in said:  # chinese-roberta-wwm-ext and its relatives are BERT models.
         return None
     # Names begin a word: legal-bert and ClinicalBERT contain "albert", but are BERT models.
     patterns = {kind: re.sub(r"[-_]", "[-_]?", kind) for kind in known}
-    found = [kind for kind, text in patterns.items() if re.search(f"(?<![a-z]){text}", said)]
-    return tuple(known[max(found, key=len)]) if found else None
+    kinds = [kind for kind, text in patterns.items() if re.search(f"(?<![a-z]){text}", said)]
+    return tuple(known[max(kinds, key=len)]) if kinds else None
 
 
 def read_huggingface_config(path: Path) -> EncoderConfig:
     """Return the encoder's dimensions from a `config.json`.
 
     Missing keys have the values of BERT-Base, as in transformers.
-
-    Raises:
-      InputError: The file is missing or damaged, or describes a model other than BERT as
-        published.
     """
     values = read_object(path)
     named = values.get("model_type", "bert")  # Early files have no model_type.
@@ -126,11 +117,7 @@ def read_huggingface_config(path: Path) -> EncoderConfig:
 
 
 def _read_head(path: Path) -> FineTunedHead:
-    """Return what a `config.json` says about the head of a classifier.
-
-    Raises:
-      InputError: The file is damaged, or describes a model without such a head.
-    """
+    """Return what a `config.json` says about the head of a classifier."""
     values = read_object(path)
     architectures = values.get("architectures") or [_CLASSIFIER]
     if not isinstance(architectures, list) or _CLASSIFIER not in architectures:
@@ -141,13 +128,13 @@ def _read_head(path: Path) -> FineTunedHead:
         )
     # Without an `id2label`, transformers numbers the labels; by default, there are two.
     count = values.get("num_labels", 2)
-    if type(count) is not int or not 0 < count <= _MOST_LABELS:
+    if type(count) is not int or not 0 < count <= _MAX_LABELS:
         raise InputError(f"num_labels is {count!r}, expected a number", "correct it", path=path)
     named = values.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
     problem = values.get("problem_type")
-    found = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(found) or not isinstance(problem, str | None):
+    classes = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
+    names = [name for name in classes if isinstance(name, str)]
+    if len(names) < len(classes) or not isinstance(problem, str | None):
         raise InputError("its id2label or problem_type is damaged", "correct it", path=path)
     generic = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
     return FineTunedHead(len(names), [] if generic else names, problem)
@@ -171,11 +158,7 @@ def _is_close(value: Any, other: Any) -> bool:
 
 
 def tensor_key(name: str) -> str:
-    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`.
-
-    Args:
-      name: Its name in our checkpoints.
-    """
+    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`."""
     for ours, theirs in _NAMES["weights"]:
         name = name.replace(ours, theirs)
     return name
@@ -207,16 +190,7 @@ def write_description(
     dropout: float,
     task: str = CLASSIFICATION,
 ) -> None:
-    """Write the files of a BertForSequenceClassification of transformers, except the weights.
-
-    Args:
-      folder: Existing folder to write to.
-      encoder: Dimensions of the encoder.
-      tokenization: How texts become tokens.
-      names: Names of the classes, in the order of their numbers.
-      dropout: Dropout rate that the model was trained with.
-      task: Kind of task, one of `config.TASKS`.
-    """
+    """Write the files of a BertForSequenceClassification of transformers, except the weights."""
     config = {
         "architectures": [_CLASSIFIER],
         "model_type": "bert",

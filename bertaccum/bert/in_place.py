@@ -29,16 +29,7 @@ def read_tensor(prefix: str, name: str, dtype: tf.DType) -> tf.Tensor:
 
 
 def check_finite(value: np.ndarray | tf.Tensor, name: str, path: Path) -> None:
-    """Check that a weight consists of numbers that a model can compute with.
-
-    Args:
-      value: The weight, float32.
-      name: Its name, for the error message.
-      path: The file that it was read from, for the error message.
-
-    Raises:
-      InputError: A number is NaN or infinite, or its square is.
-    """
+    """Raise InputError if a number of a weight, or its square, is NaN or infinite."""
     # Neither sum of squares needs memory for another array.
     if isinstance(value, np.ndarray):
         flat = value.ravel(order="K")
@@ -58,10 +49,6 @@ def assign_in_place(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> Non
 
     A plain assignment would briefly need twice the variable's memory, and would fragment the
     allocator's memory.
-
-    Args:
-      variable: The variable.
-      value: Its new value, of the same dtype and number of elements, in memory of the host.
     """
     with tf.device("CPU"):
         value = (tf.reshape if tf.is_tensor(value) else np.reshape)(value, variable.shape)

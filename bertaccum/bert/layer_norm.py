@@ -12,21 +12,12 @@ _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 @tf.autograph.experimental.do_not_convert
 def layer_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalize the last axis to zero mean and unit variance, then scale and shift it.
+    """Normalize the last axis of `x` to zero mean and unit variance, then scale and shift it.
 
-    The gradient keeps fewer tensors in memory than TensorFlow's own, which keeps every
-    intermediate result.
+    The gradient keeps fewer tensors in memory than TensorFlow's own, which keeps every intermediate
+    result. `scale` and `offset` are [width], and all floats have the same dtype.
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization".
-
-    Args:
-      x: Floats [..., width].
-      scale: Floats [width] of the same dtype.
-      offset: Floats [width] of the same dtype.
-      epsilon: Number added to the variance.
-
-    Returns:
-      Floats [..., width] of the same dtype.
     """
 
     @tf.custom_gradient
@@ -66,10 +57,7 @@ class LayerNorm(tf_keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Normalize `inputs` [..., width] in float32 or float64, whatever their dtype.
-
-        The result has the layer's compute dtype.
-        """
+        """Normalize `inputs` [..., width] in float32 or float64, whatever their dtype."""
         x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
         scale, offset = (tf.cast(v, x.dtype) for v in (self.gamma, self.beta))
         return tf.cast(layer_norm(x, scale, offset, self.epsilon), self.compute_dtype)

@@ -8,14 +8,10 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 
 def learn_vocabulary(texts: Iterable[str], size: int = 4000) -> list[str]:
-    """Learn a WordPiece vocabulary from texts with tensorflow-text's tool.
+    """Return a WordPiece vocabulary of at most `size` entries, learned with tensorflow-text's tool.
 
-    Args:
-      texts: Training texts, which are first normalized as for the tokenizer.
-      size: Maximum number of entries.
-
-    Returns:
-      The entries, starting with the special tokens, so that `[PAD]` has ID 0.
+    The texts are first normalized as for the tokenizer. The entries start with `[PAD]`, whose ID is
+    0.
     """
     # Most data folders need no vocabulary, and TensorFlow takes seconds to import.
     import tensorflow as tf

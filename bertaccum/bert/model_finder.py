@@ -27,7 +27,7 @@ from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.bert.weight_files import refuse_file, refuse_folder
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import StepConfig
-from bertaccum.system.atomic import standing
+from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
 from bertaccum.system.progress import Progress
@@ -38,22 +38,14 @@ FORMATS = (HUGGINGFACE, GOOGLE)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A checkpoint.
-
-    Args:
-      folder: Its folder.
-      prefix: Prefix of the names of its files.
-      form: Its format.
-      name: Its name, which may tell how texts were cleaned; see `read_tokenizer`.
-      of_run: Whether it is the best checkpoint of a `bertaccum train` run.
-    """
+class _Checkpoint:
+    """A checkpoint."""
 
     folder: Path
     prefix: str
     form: CheckpointFormat
-    name: str
-    of_run: bool = False
+    name: str  # Its name, which may tell how texts were cleaned; see `read_tokenizer`.
+    of_run: bool = False  # Whether it is the best checkpoint of a `bertaccum train` run.
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -61,16 +53,15 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
 
     Raises:
       ConfigError: The options contradict each other.
-      InputError: A file is missing, is damaged or does not match the other files.
     """
     config = _with_presets(config)
-    found = _checkpoint(config, progress)
-    encoder = _encoder(config, found)
-    vocabulary_path = _vocabulary_path(config, found)
-    vocabulary = _vocabulary(config, found, vocabulary_path)
-    if found is None and config.bert_config is None:
+    checkpoint = _checkpoint(config, progress)
+    encoder = _encoder(config, checkpoint)
+    vocabulary_path = _vocabulary_path(config, checkpoint)
+    vocabulary = _vocabulary(config, checkpoint, vocabulary_path)
+    if checkpoint is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    if found is not None and found.form.of_transformers:
+    if checkpoint is not None and checkpoint.form.of_transformers:
         vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
@@ -79,9 +70,9 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             path=vocabulary_path,
         )
     _check_length(config, encoder)
-    source = ModelSource(_name(config, found), encoder, vocabulary, checkpoint=None)
-    if found is not None:
-        return _pretrained(source, found, config)
+    source = ModelSource(_name(config, checkpoint), encoder, vocabulary, checkpoint=None)
+    if checkpoint is not None:
+        return _pretrained(source, checkpoint, config)
     if config.keep_head:
         raise ConfigError(
             "`keep_head` needs `init_checkpoint`", "set it to a fine-tuned classifier, or omit it"
@@ -120,7 +111,7 @@ def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
         )
 
 
-def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
+def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
     named = config.init_checkpoint
     if named is None and config.bert_config is not None:
         raise ConfigError(
@@ -131,21 +122,21 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
     if named == NO_CHECKPOINT:
         return None
     if named in PRESET_CONFIGS:
-        return _Found(
+        return _Checkpoint(
             fetch_preset(named, progress), RELEASED_PREFIX, GOOGLE, PRESETS[named].archive
         )
     if is_address(named):  # A path would lose a slash.
         raise InputError("is an address, not a path", advice(named), path=named)
     path = Path(checkpoint_home(named))
     if is_run(path):
-        return _Found(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
+        return _Checkpoint(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
     if path.is_dir():
         return _in_folder(path, Path(named).name if is_prefix(named) else None, config)
     if path.is_file():
         refuse_file(path)
         home = cache_folder() / "checkpoints" / sha256(path)[:16]
         folder = cached_folder(home, lambda folder: unpack(path, folder), progress)
-        return _Found(folder, RELEASED_PREFIX, GOOGLE, path.name)
+        return _Checkpoint(folder, RELEASED_PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     raise InputError(
         f"there is no such {'file or folder' if is_path else 'checkpoint'}",
@@ -155,11 +146,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Found | None:
 
 
 def _with_presets(config: StepConfig) -> StepConfig:
-    """Return options that name presets as `bertaccum models` does, not as Google's files.
-
-    Raises:
-      ConfigError: `model` is not the name of a preset.
-    """
+    """Return options that name presets as `bertaccum models` does, not as Google's files."""
     model, checkpoint = config.model, config.init_checkpoint
     if model is not None:
         config = dataclasses.replace(config, model=preset_name(model))
@@ -179,7 +166,7 @@ def _with_presets(config: StepConfig) -> StepConfig:
 
 def _best_of_run(run: Path) -> Path:
     # Resolve links now: `runs/latest` points to the new run as soon as that one starts.
-    best = standing(run.resolve() / "best")
+    best = complete_folder(run.resolve() / "best")
     if not (best / f"{RUN_PREFIX}.index").is_file():
         raise InputError(
             "this run has no best checkpoint yet",
@@ -189,18 +176,18 @@ def _best_of_run(run: Path) -> Path:
     return best
 
 
-def _pretrained(source: ModelSource, found: _Found, config: StepConfig) -> ModelSource:
+def _pretrained(source: ModelSource, checkpoint: _Checkpoint, config: StepConfig) -> ModelSource:
     """Return `source` with the weights of a checkpoint."""
-    form, path = found.form, found.form.weights(found.folder, found.prefix)
+    form, path = checkpoint.form, checkpoint.form.weights(checkpoint.folder, checkpoint.prefix)
     source = dataclasses.replace(source, checkpoint=path, format=form)
-    if found.of_run:
-        return dataclasses.replace(source, labels=read_mapping(found.folder / "labels.json"))
+    if checkpoint.of_run:
+        return dataclasses.replace(source, labels=read_mapping(checkpoint.folder / "labels.json"))
     pooler = form.pooler is None or form.has_pooler(form.tensors(path))
-    head = form.head(found.folder) if config.keep_head else None
+    head = form.head(checkpoint.folder) if config.keep_head else None
     return dataclasses.replace(source, has_pooler=pooler, head=head)
 
 
-def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Found:
+def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoint:
     """Return the checkpoint in a folder, if it has everything that the options do not name."""
     prefix = named or RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
@@ -215,16 +202,12 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Found:
             path=folder,
         )
     form.check(folder, prefix, config.bert_config is not None or config.model is not None)
-    return _Found(folder, prefix, form, folder.name)
+    return _Checkpoint(folder, prefix, form, folder.name)
 
 
-def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
-    """Return the encoder's dimensions: those that the options select, else the checkpoint's.
-
-    Raises:
-      ConfigError: The options and the checkpoint differ in a dimension that matters.
-    """
-    own = None if found is None else found.form.encoder(found.folder)
+def _encoder(config: StepConfig, checkpoint: _Checkpoint | None) -> EncoderConfig:
+    """Return the encoder's dimensions: those that the options select, else the checkpoint's."""
+    own = None if checkpoint is None else checkpoint.form.encoder(checkpoint.folder)
     if config.bert_config is not None:
         named, option = read_bert_config(Path(config.bert_config)), "bert_config"
     elif config.model is not None or own is None:
@@ -248,10 +231,10 @@ def _encoder(config: StepConfig, found: _Found | None) -> EncoderConfig:
     return own
 
 
-def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabulary:
+def _vocabulary(config: StepConfig, checkpoint: _Checkpoint | None, path: Path) -> Vocabulary:
     """Return a vocabulary with the cleaning that the checkpoint or the options tell."""
-    name = "" if found is None else found.name
-    as_transformers = found is not None and found.form.of_transformers
+    name = "" if checkpoint is None else checkpoint.name
+    as_transformers = checkpoint is not None and checkpoint.form.of_transformers
     vocabulary = read_tokenizer(path, name, as_transformers)
     if config.lower_case is None:
         return vocabulary
@@ -259,20 +242,22 @@ def _vocabulary(config: StepConfig, found: _Found | None, path: Path) -> Vocabul
     return dataclasses.replace(vocabulary, lower_case=wanted, strip_accents=wanted)
 
 
-def _vocabulary_path(config: StepConfig, found: _Found | None) -> Path:
+def _vocabulary_path(config: StepConfig, checkpoint: _Checkpoint | None) -> Path:
     if config.vocab is not None:
         return Path(config.vocab)
     # Pretrained weights need the vocabulary that was used in pretraining, whose IDs select the
     # embeddings.
-    home, others = (found.folder, found.form.vocabularies) if found else (Path(config.data), ())
+    home, others = (
+        (checkpoint.folder, checkpoint.form.vocabularies) if checkpoint else (Path(config.data), ())
+    )
     for name in (WORDS, *others):
         if (home / name).is_file():
             return home / name
     raise ConfigError(f"there is no {WORDS} in {home}", "pass one with `vocab`")
 
 
-def _name(config: StepConfig, found: _Found | None) -> str:
-    if found is None:
+def _name(config: StepConfig, checkpoint: _Checkpoint | None) -> str:
+    if checkpoint is None:
         return config.model or config.bert_config or DEFAULT_PRESET
     named = config.init_checkpoint or DEFAULT_PRESET
     if is_run(Path(named)):

@@ -15,30 +15,22 @@ class PaddedTexts:
     """The passages of texts, padded to the same length.
 
     There may be more passages than the texts have, to fill up a shape: each of these is a text.
-
-    Args:
-      tokens: Tokens of the passages, [passages, length] int32, 0 for padding.
-      lengths: Number of tokens of each passage, [passages] int32.
-      texts: Index of each passage's text, [passages] int32.
-      numbers: Number of each passage in its text, counted from 0, [passages] int32.
     """
 
-    tokens: tf.Tensor
-    lengths: tf.Tensor
-    texts: tf.Tensor
-    numbers: tf.Tensor
+    tokens: tf.Tensor  # Tokens of the passages, [passages, length] int32, 0 for padding.
+    lengths: tf.Tensor  # Number of tokens of each passage, [passages] int32.
+    texts: tf.Tensor  # Index of each passage's text, [passages] int32.
+    numbers: tf.Tensor  # Number of each passage in its text, counted from 0, [passages] int32.
 
 
 def encoder_inputs(
     token_ids: tf.Tensor, padding_mask: tf.Tensor, segments: tf.Tensor | None = None
 ) -> dict[str, Any]:
-    """Return the encoder's inputs.
+    """Return the encoder's inputs, each [batch, length] int32.
 
     Args:
-      token_ids: Token IDs [batch, length] int32.
-      padding_mask: Mask [batch, length] int32, 1 for tokens and 0 for padding.
-      segments: Segments [batch, length] int32, 1 for tokens of a pair's second text and 0 for all
-        others; None for single texts.
+      padding_mask: 1 for tokens and 0 for padding.
+      segments: 1 for tokens of a pair's second text and 0 for all others; None for single texts.
     """
     return {
         "input_word_ids": token_ids,
@@ -53,7 +45,6 @@ def inputs_of_tokens(
     """Return the encoder's inputs for tokens that a `Tokenizer` returned.
 
     Args:
-      tokens: Tokens [batch, (length)] int32.
       multiple: The padded length is a multiple of this number,
       most: unless it would be greater than this number; None for no limit.
     """
@@ -67,12 +58,7 @@ def inputs_of_tokens(
 
 
 def inputs_of_padded(tokens: tf.Tensor, lengths: tf.Tensor) -> dict[str, Any]:
-    """Return the encoder's inputs for padded tokens.
-
-    Args:
-      tokens: Tokens [batch, length] int32, 0 for padding.
-      lengths: Number of tokens in each row, [batch].
-    """
+    """Return the encoder's inputs for `tokens` [batch, length] int32 and `lengths` [batch]."""
     token_ids, segments = unpack(tokens)
     padding_mask = tf.sequence_mask(lengths, tf.shape(tokens)[1], dtype=tf.int32)
     return encoder_inputs(token_ids, padding_mask, segments)

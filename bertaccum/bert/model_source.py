@@ -1,7 +1,4 @@
-"""Formats of checkpoints, and the encoder, weights and vocabulary to start from.
-
-This module does not import TensorFlow.
-"""
+"""Formats of checkpoints and their tensors, and the model to start from."""
 
 from __future__ import annotations
 
@@ -11,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor in a file, which is read on demand."""
+
+    shape: list[int]
+    dtype: str  # Its type, as safetensors names it, such as F32.
+    # Returns the tensor as float32 in memory of the host, a numpy array or a `tf.Tensor`; raises
+    # InputError if the file is damaged there.
+    read: Callable[[], Any]
+    name: str | None = None  # Its name for error messages, if that is not its key.
+
 
 RUN_PREFIX = "model.ckpt"
 # The value of `init_checkpoint` for random weights.
@@ -21,17 +30,13 @@ NO_CHECKPOINT = "none"
 
 @dataclass(frozen=True)
 class FineTunedHead:
-    """The head of a classifier that another tool fine-tuned.
+    """The head of a classifier that another tool fine-tuned."""
 
-    Args:
-      outputs: Number of outputs; None if it is unknown until the weights are read.
-      names: Name of the class of each output; empty if they have no names.
-      problem_type: Kind of task, as transformers names it; None if it is unknown.
-    """
-
+    # Number of outputs; None if it is unknown until the weights are read.
     outputs: int | None = None
+    # Name of the class of each output; empty if they have no names.
     names: list[str] = field(default_factory=list)
-    problem_type: str | None = None
+    problem_type: str | None = None  # Kind of task, as transformers names it; None if it is unknown
 
 
 @dataclass(frozen=True)
@@ -41,43 +46,37 @@ class CheckpointFormat:
     Each format has a module of its own, and `model_finder.FORMATS` lists all of them. Functions
     with a `prefix` get the prefix of the names of a checkpoint's files, as TensorFlow writes them;
     other formats ignore it.
-
-    Args:
-      is_in: Returns whether a folder, given with a prefix, has files in this format.
-      check: Raises InputError if such a folder, given with a prefix, lacks a file. Its third
-        argument tells whether options select the dimensions.
-      weights: Returns the path of the weights in a folder, given with a prefix.
-      encoder: Returns the dimensions that the files in a folder tell, or None if they tell none.
-      head: Returns what the files in a folder tell about the head of a classifier.
-      tensors: Returns the tensors in the weights at a path. TensorFlow is imported only there.
-      tensor_key: Returns the key in `tensors` of a weight of ours, given its name in checkpoints.
-      head_keys: Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
-      remedy: What to do if the tensors do not fit the dimensions.
-      telling_suffix: What to append to the path of the weights to get the path of a file whose
-        contents identify them.
-      shards: Returns the other files of the weights at a path.
-      vocabularies: Names of files that may have the vocabulary if there is no `vocab.txt`.
-      pooler: Prefix of the keys of the pooler, if checkpoints may lack it.
-      transposed: Whether kernels have the shape [outputs, inputs].
-      of_transformers: Whether texts are tokenized as transformers does, unless the files of the
-        tokenizer tell otherwise; and whether the embeddings may have more entries than the
-        vocabulary.
     """
 
+    # Returns whether a folder, given with a prefix, has files in this format.
     is_in: Callable[[Path, str], bool]
+    # Raises InputError if such a folder, given with a prefix, lacks a file. Its third argument
+    # tells whether options select the dimensions.
     check: Callable[[Path, str, bool], None]
+    # Returns the path of the weights in a folder, given with a prefix.
     weights: Callable[[Path, str], Path]
+    # Returns the dimensions that the files in a folder tell, or None if they tell none.
     encoder: Callable[[Path], EncoderConfig | None]
+    # Returns what the files in a folder tell about the head of a classifier.
     head: Callable[[Path], FineTunedHead]
-    tensors: Callable[[Path], Mapping[str, HeldTensor]]
+    # Returns the tensors in the weights at a path. TensorFlow is imported only there.
+    tensors: Callable[[Path], Mapping[str, LazyTensor]]
+    # Returns the key in `tensors` of a weight of ours, given its name in checkpoints.
     tensor_key: Callable[[str], str]
+    # Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
     head_keys: tuple[str, str]
-    remedy: str
-    telling_suffix: str = ""
+    remedy: str  # What to do if the tensors do not fit the dimensions.
+    # What to append to the path of the weights to get the path of a file whose contents identify
+    # them.
+    identity_suffix: str = ""
+    # Returns the other files of the weights at a path.
     shards: Callable[[Path], list[Path]] = lambda path: []
+    # Names of files that may have the vocabulary if there is no `vocab.txt`.
     vocabularies: tuple[str, ...] = ()
-    pooler: str | None = None
-    transposed: bool = False
+    pooler: str | None = None  # Prefix of the keys of the pooler, if checkpoints may lack it.
+    transposed: bool = False  # Whether kernels have the shape [outputs, inputs].
+    # Whether texts are tokenized as transformers does, unless the files of the tokenizer tell
+    # otherwise; and whether the embeddings may have more entries than the vocabulary.
     of_transformers: bool = False
 
     def has_pooler(self, keys: Iterable[str]) -> bool:
@@ -86,43 +85,29 @@ class CheckpointFormat:
 
 
 @dataclass(frozen=True)
-class KeptHead:
-    """How the weights of a checkpoint's head become ours.
+class HeadMapping:
+    """How the weights of a checkpoint's head become ours."""
 
-    Args:
-      rows: For each of our outputs, the number of the checkpoint's output.
-      mean: Number to subtract from the checkpoint's outputs.
-      std: Number to divide them by.
-    """
-
-    rows: list[int]
-    mean: float = 0.0
-    std: float = 1.0
+    rows: list[int]  # For each of our outputs, the number of the checkpoint's output.
+    mean: float = 0.0  # Number to subtract from the checkpoint's outputs.
+    std: float = 1.0  # Number to divide them by.
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Everything that determines a model before training.
+    """Everything that determines a model before training."""
 
-    Args:
-      name: Name of the model in reports.
-      encoder: Dimensions of the encoder.
-      vocabulary: Vocabulary of the model; None if it is unknown.
-      checkpoint: Path of the pretrained weights, as `format` understands it; None for random
-        weights.
-      format: Format of the pretrained weights; None for random weights.
-      has_pooler: Whether the pretrained weights include a pooler.
-      labels: Labels of the run, as in its `labels.json`; None if the weights are not a run's.
-      head: Head to take from a checkpoint that is not a run's; None for a random head.
-    """
-
-    name: str
+    name: str  # Name of the model in reports.
     encoder: EncoderConfig
-    vocabulary: Vocabulary | None
+    vocabulary: Vocabulary | None  # Vocabulary of the model; None if it is unknown.
+    # Path of the pretrained weights, as `format` understands it; None for random weights.
     checkpoint: Path | None
+    # Format of the pretrained weights; None for random weights.
     format: CheckpointFormat | None = None
-    has_pooler: bool = True
+    has_pooler: bool = True  # Whether the pretrained weights include a pooler.
+    # Labels of the run, as in its `labels.json`; None if the weights are not a run's.
     labels: dict[str, Any] | None = None
+    # Head to take from a checkpoint that is not a run's; None for a random head.
     head: FineTunedHead | None = None
 
     @property
@@ -131,8 +116,8 @@ class ModelSource:
         return self.labels is not None
 
     @property
-    def telling_file(self) -> Path | None:
+    def identity_file(self) -> Path | None:
         """The file whose contents identify the pretrained weights; None for random weights."""
         if self.checkpoint is None or self.format is None:
             return None
-        return self.checkpoint.with_name(self.checkpoint.name + self.format.telling_suffix)
+        return self.checkpoint.with_name(self.checkpoint.name + self.format.identity_suffix)

@@ -34,15 +34,7 @@ def split_passages(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
 
 
 def example_shapes(token_ids: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
-    """Return each example's number of passages, and the tokens of its longest one.
-
-    Args:
-      token_ids: Tokens of all examples, concatenated, [tokens] int32.
-      row_splits: Start of each example, and the end of the last one, [examples + 1] int64.
-
-    Returns:
-      Integers [examples, 2] int32.
-    """
+    """Return each example's passages, and the tokens of its longest one, [examples, 2] int32."""
     starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
     lengths = np.diff(starts, append=row_splits[-1])
     first = np.searchsorted(starts, row_splits[:-1])

@@ -17,11 +17,7 @@ _MULTIPLE = 8
 
 
 def length_multiple(dtype: str) -> int:
-    """Return the number of which the lengths of padded texts should be multiples.
-
-    Args:
-      dtype: Name of the dtype that a model computes in, or of its Keras policy.
-    """
+    """Return the number of which the lengths of padded texts should be multiples."""
     return _MULTIPLE if dtype.endswith("16") else 1
 
 

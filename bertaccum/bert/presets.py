@@ -1,6 +1,6 @@
 """Google's released models, under the names by which options select them.
 
-`presets.yaml` lists them, with their sources. This module does not import TensorFlow.
+`presets.yaml` lists them, with their sources.
 """
 
 from __future__ import annotations
@@ -22,20 +22,13 @@ WEIGHTS_MEMBER, VOCABULARY_MEMBER = "bert_model.ckpt.data-00000-of-00001", "voca
 
 @dataclass(frozen=True)
 class Preset:
-    """A released model.
+    """A released model."""
 
-    Args:
-      archive: Release and name of the zip file, the end of its address.
-      encoder: Dimensions of the encoder.
-      language: Language of the texts it was pretrained on.
-      lower_case: Whether these texts were lowercased.
-      digests: SHA-256 of members of the zip; members without a published digest are absent.
-    """
-
-    archive: str
+    archive: str  # Release and name of the zip file, the end of its address.
     encoder: EncoderConfig
-    language: str = "English"
-    lower_case: bool = True
+    language: str = "English"  # Language of the texts it was pretrained on.
+    lower_case: bool = True  # Whether these texts were lowercased.
+    # SHA-256 of members of the zip; members without a published digest are absent.
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,13 +36,7 @@ _TABLE = yaml.safe_load(files("bertaccum.bert").joinpath("presets.yaml").read_te
 
 
 def _preset(archive: str, vocabulary: str, weights: str | None = None) -> Preset:
-    """Return a released model, whose attention heads have size 64.
-
-    Args:
-      archive: Release and name of the zip file; the name contains the dimensions.
-      vocabulary: Name of the vocabulary, which several releases have.
-      weights: SHA-256 of the weights; None if no digests were published.
-    """
+    """Return a released model, whose attention heads have size 64."""
     words = _TABLE["vocabularies"][vocabulary]
     layers, hidden = map(int, re.findall(r"_[LH]-(\d+)", archive))
     encoder = EncoderConfig(
@@ -86,5 +73,5 @@ def closest_preset(name: str) -> str | None:
     for word in re.findall(r"[a-z][a-z0-9]+", name.lower()):
         if not difflib.get_close_matches(word, known_words, n=1, cutoff=0.81):
             return None
-    found = difflib.get_close_matches(name.lower(), names, n=1)
-    return names[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), names, n=1)
+    return names[matches[0]] if matches else None

@@ -1,20 +1,24 @@
-"""Loader of pretrained weights in any format."""
+"""Pretrained weights: loading in any format, and writing in Hugging Face's."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tf_keras
 from official.nlp.modeling import networks
 
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.in_place import assign_in_place, check_finite
-from bertaccum.bert.model_source import CheckpointFormat
-from bertaccum.errors import InputError
+from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
+from bertaccum.bert.tensor_files import PREFIX, safetensors
+from bertaccum.bert.weight_files import WEIGHTS
+from bertaccum.errors import InputError, reason
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Maximum number of mismatched weights that an error message names.
@@ -24,21 +28,10 @@ _NAMED = 5
 def load_encoder(
     encoder: networks.EncoderScaffold, form: CheckpointFormat, checkpoint: Path
 ) -> None:
-    """Load pretrained weights into `encoder`.
+    """Load pretrained weights into `encoder`; raise InputError if one is missing or misfits.
 
     Tensors that the encoder does not have, such as `cls/…` and `classifier.…`, are ignored. If the
     format allows it, the pooler may be missing; the encoder's pooler then keeps its weights.
-
-    Args:
-      encoder: Encoder whose weights are replaced.
-      form: Format of the checkpoint.
-      checkpoint: Path of the weights.
-
-    Raises:
-      InputError: The files cannot be read, or any other variable of the encoder is missing, has a
-        different shape or dtype, or contains a number that is not finite.
-      tf.errors.ResourceExhaustedError: A variable of the checkpoint does not fit in memory beside
-        the encoder.
     """
     tensors = form.tensors(checkpoint)
     wanted = {form.tensor_key(weight_name(weight)): weight for weight in encoder.weights}
@@ -52,18 +45,14 @@ def load_encoder(
 
 
 def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
-    """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head.
-
-    Raises:
-      InputError: The files cannot be read, or contain no such head of finite numbers.
-    """
+    """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head."""
     tensors = form.tensors(checkpoint)
     missing = [f"{key} is missing" for key in form.head_keys if key not in tensors]
     _refuse_misfit(missing, "omit `keep_head`", checkpoint)
     return [np.asarray(_usable(tensors, key, checkpoint)) for key in form.head_keys]
 
 
-def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
+def _usable(tensors: Mapping[str, LazyTensor], key: str, path: Path) -> Any:
     with np.errstate(over="ignore"):  # A number that is too large becomes infinite.
         value = tensors[key].read()
         check_finite(value, tensors[key].name or key, path)
@@ -71,7 +60,7 @@ def _usable(tensors: Mapping[str, HeldTensor], key: str, path: Path) -> Any:
 
 
 def _problem(
-    key: str, weight: tf.Variable, form: CheckpointFormat, tensors: Mapping[str, HeldTensor]
+    key: str, weight: tf.Variable, form: CheckpointFormat, tensors: Mapping[str, LazyTensor]
 ) -> str | None:
     """Return why a tensor does not fit a weight, or None if it does."""
     tensor = tensors.get(key)
@@ -116,3 +105,31 @@ def original_shape(weight: tf.Variable) -> list[int]:
     if "attention_output" in weight.name:
         return shape
     return [*shape[:-2], shape[-2] * shape[-1]]
+
+
+def save_huggingface(
+    model: tf_keras.Model, folder: Path, factor: float = 1.0, offset: float = 0.0
+) -> None:
+    """Write a classifier's weights to a folder that `write_description` has written to.
+
+    The logits of the written model are those of `model` times `factor` plus `offset`.
+    """
+    tensors = {}
+    for weight in model.weights:
+        name = tensor_key(weight_name(weight))
+        flat = weight.numpy().reshape(original_shape(weight))
+        key = name if name.startswith(HEAD) else PREFIX + name
+        if name.startswith(HEAD):
+            flat = flat * np.float32(factor)
+        if name == f"{HEAD}bias":
+            flat = flat + np.float32(offset)
+        # safetensors writes an array in the order of its memory, which is wrong for a transpose.
+        tensors[key] = np.ascontiguousarray(flat.T if is_kernel(weight) else flat)
+    path = folder / WEIGHTS
+    # transformers requires this metadata: names and shapes follow PyTorch's conventions.
+    try:
+        safetensors().numpy.save_file(tensors, path, metadata={"format": "pt"})
+    except safetensors().SafetensorError as error:
+        raise OSError(reason(error)) from None
+    # safetensors makes the file readable by its owner only, unlike the other files.
+    shutil.copymode(folder / CONFIG, path)

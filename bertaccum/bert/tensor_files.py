@@ -1,8 +1,6 @@
 """Weights in Hugging Face's formats: `model.safetensors` and PyTorch's `pytorch_model.bin`.
 
 Each may be split into several files, which an index lists.
-
-This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.model_source import LazyTensor
 from bertaccum.bert.tensor_names import plain_names
 from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE
@@ -25,28 +23,20 @@ from bertaccum.system.files import read_object
 PREFIX = "bert."
 
 
-def open_tensors(path: Path) -> dict[str, HeldTensor]:
-    """Return the tensors in a file.
-
-    Returns:
-      The tensors under their current names in transformers, without the prefix `bert.`.
-
-    Raises:
-      ConfigError: The package safetensors is needed but not installed.
-      InputError: The file cannot be read.
-    """
+def open_tensors(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors in a file, under their current names in transformers, without `bert.`."""
     held = _open_shards(path) if path.name.endswith(INDEX_SUFFIX) else _open(path)
     if any(".lora_" in name for name in held):
         raise InputError("has the weights of a PEFT adapter", MERGE, path=path)
     plain = plain_names(held)
-    return {_today(plain[name]): tensor for name, tensor in held.items()}
+    return {_current_name(plain[name]): tensor for name, tensor in held.items()}
 
 
-def _open(path: Path) -> dict[str, HeldTensor]:
+def _open(path: Path) -> dict[str, LazyTensor]:
     return _open_safetensors(path) if path.suffix == ".safetensors" else open_torch_file(path)
 
 
-def _open_shards(index: Path) -> dict[str, HeldTensor]:
+def _open_shards(index: Path) -> dict[str, LazyTensor]:
     """Return the tensors that an index lists, each from its own file."""
     files = _files_of_tensors(index)
     held = {shard: _open(index.with_name(shard)) for shard in sorted({*files.values()})}
@@ -79,18 +69,14 @@ def _files_of_tensors(index: Path) -> dict[str, str]:
     return files
 
 
-def _today(name: str) -> str:
+def _current_name(name: str) -> str:
     """Return a tensor's current name; the first releases used TensorFlow's layer norm names."""
     name = name.removeprefix(PREFIX).replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def safetensors() -> ModuleType:
-    """Return the package that reads and writes `model.safetensors`.
-
-    Raises:
-      ConfigError: The package is not installed.
-    """
+    """Return the package that reads and writes `model.safetensors`, or raise ConfigError."""
     try:
         import safetensors.numpy
     except ImportError:
@@ -101,14 +87,14 @@ def safetensors() -> ModuleType:
     return safetensors
 
 
-def _open_safetensors(path: Path) -> dict[str, HeldTensor]:
+def _open_safetensors(path: Path) -> dict[str, LazyTensor]:
     package = safetensors()
     try:
         weights, held = package.safe_open(path, framework="np"), {}
         for name in weights.keys():  # noqa: SIM118 (not a mapping)
             tensor = weights.get_slice(name)
             read = partial(_read, weights, name)
-            held[name] = HeldTensor(tensor.get_shape(), tensor.get_dtype(), read)
+            held[name] = LazyTensor(tensor.get_shape(), tensor.get_dtype(), read)
         return held
     except (package.SafetensorError, OSError) as error:
         raise InputError(

@@ -23,18 +23,15 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     """Return each name of a tensor, and its name in a BertModel or a classifier of transformers.
 
     A name keeps what precedes it unless exactly one encoder is found.
-
-    Args:
-      names: Names in a file, such as `module.bert.embeddings.word_embeddings.weight`.
     """
     plain = {name: _unwrapped(name) for name in names}
     if len({*plain.values()}) < len(plain):
         plain = {name: name for name in plain}
-    found = [name.removesuffix(_EMBEDDINGS) for name in plain.values() if _is_embeddings(name)]
-    if len(found) != 1 or not _BEFORE_ENCODER.fullmatch(found[0]):
+    prefixes = [name.removesuffix(_EMBEDDINGS) for name in plain.values() if _is_embeddings(name)]
+    if len(prefixes) != 1 or not _BEFORE_ENCODER.fullmatch(prefixes[0]):
         return plain
     # The head of a classifier is beside its encoder.
-    encoder, around = found[0], found[0].removesuffix("bert.")
+    encoder, around = prefixes[0], prefixes[0].removesuffix("bert.")
     return {name: _without(short, encoder, around) for name, short in plain.items()}
 
 
@@ -54,6 +51,6 @@ def _without(name: str, *prefixes: str) -> str:
 def plain_variables(names: Iterable[str]) -> dict[str, str]:
     """Return each name of a variable in Google's format, without what precedes `bert/`."""
     names, first = list(names), "bert/embeddings/word_embeddings"
-    found = [name.removesuffix(first) for name in names if name.endswith(f"/{first}")]
-    around = found[0] if len(found) == 1 and first not in names else ""
+    prefixes = [name.removesuffix(first) for name in names if name.endswith(f"/{first}")]
+    around = prefixes[0] if len(prefixes) == 1 and first not in names else ""
     return {name: name.removeprefix(around) for name in names}

@@ -47,11 +47,7 @@ def longest_word_bytes(vocabulary: Vocabulary) -> int:
 
 
 class TextCleaning:
-    """A function that cleans texts, and replaces added entries by characters.
-
-    Args:
-      vocabulary: Vocabulary whose cleaning applies.
-    """
+    """A function that cleans texts, and replaces added entries by characters."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary, added = vocabulary, vocabulary.added
@@ -75,14 +71,7 @@ class TextCleaning:
         return [stand_ins.get(entry, entry) for entry in self._vocabulary.entries]
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
-        """Clean texts and separate words.
-
-        Args:
-          texts: Strings [batch]; invalid UTF-8 is dropped.
-
-        Returns:
-          Strings [batch] with words separated by spaces.
-        """
+        """Return strings [batch] as words separated by spaces; invalid UTF-8 is dropped."""
         vocabulary = self._vocabulary
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
         if vocabulary.added:
@@ -118,12 +107,7 @@ class TextCleaning:
         return texts
 
     def _replaced(self, texts: tf.Tensor, wanted: dict[str, str]) -> tf.Tensor:
-        """Replace the added entries that texts contain: of those that overlap, the first one.
-
-        Args:
-          texts: Strings [batch].
-          wanted: What to search for, the longest first, and the entry that it is.
-        """
+        """Replace the added entries that texts contain: of those that overlap, the first one."""
         for some in _groups([text for text in wanted if text]):
             pattern = "|".join(re.escape(text) for text in some)
             texts = tf.strings.regex_replace(texts, f"({pattern})", rf"{_START}\1{_END}")

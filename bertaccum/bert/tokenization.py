@@ -1,4 +1,4 @@
-"""Everything that determines the tokens of a text. This module does not import TensorFlow."""
+"""Everything that determines the tokens of a text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.options.commands import HEAD, HEAD_TAIL, TAIL, StepConfig
 
 # [CLS] and [SEP], which every passage has.
 _SPECIAL = 2
@@ -17,23 +18,18 @@ _STRIDE = 0.75
 
 @dataclass(frozen=True)
 class Tokenization:
-    """How texts become tokens.
+    """How texts become tokens."""
 
-    Args:
-      vocabulary: Vocabulary of the model, with its cleaning of texts.
-      max_seq_length: Maximum number of tokens per passage, including [CLS] and [SEP].
-      head_fraction: Fraction of the tokens of a truncated text that come from its beginning; the
-        others come from its end (Sun et al. 2019, https://arxiv.org/abs/1905.05583).
-      passages: Maximum number of passages of a text (the option `windows`). Texts that are longer
-        than all of them together are truncated.
-      stride: Number of tokens from the start of a passage to the start of the next one; None for
-        three quarters of a passage, so that passages overlap by a quarter.
-    """
-
-    vocabulary: Vocabulary
-    max_seq_length: int
+    vocabulary: Vocabulary  # Vocabulary of the model, with its cleaning of texts.
+    max_seq_length: int  # Maximum number of tokens per passage, including [CLS] and [SEP].
+    # Fraction of the tokens of a truncated text that come from its beginning; the others come from
+    # its end (Sun et al. 2019, https://arxiv.org/abs/1905.05583).
     head_fraction: float = 1.0
+    # Maximum number of passages of a text (the option `windows`). Texts that are longer than all of
+    # them together are truncated.
     passages: int = 1
+    # Number of tokens from the start of a passage to the start of the next one; None for three
+    # quarters of a passage, so that passages overlap by a quarter.
     stride: int | None = None
 
     @property
@@ -50,3 +46,10 @@ class Tokenization:
         """Return values for JSON that differ for tokenizations that give other tokens."""
         of_passages = [self.max_seq_length, self.passages, self.step]
         return [of_passages, self.head_fraction, self.vocabulary.identity()]
+
+
+def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+    fraction = {HEAD: 1.0, TAIL: 0.0, HEAD_TAIL: config.head_fraction}[config.truncate]
+    length, passages = config.max_seq_length, config.windows
+    return Tokenization(vocabulary, length, fraction, passages, config.stride)

@@ -1,7 +1,4 @@
-"""A tokenizer that returns exactly the same token IDs as BERT's original tokenizer.
-
-`text_cleaning` cleans texts. tensorflow-text's fast op only splits words into pieces.
-"""
+"""A tokenizer that returns exactly the same token IDs as BERT's original tokenizer."""
 
 from __future__ import annotations
 
@@ -24,10 +21,6 @@ class Tokenizer:
 
     If the tokenization allows several passages, the row of a long text is
     `[CLS] a1 [SEP] [CLS] a2 [SEP] …`, which `split_passages` takes apart.
-
-    Args:
-      tokenization: The vocabulary, the maximum number of tokens, and what is truncated. Pairs
-        have only one passage.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -54,21 +47,13 @@ class Tokenizer:
         return self._wordpiece.tokenize(tf.strings.split(texts)).merge_dims(1, 2)
 
     def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> tf.RaggedTensor:
-        """Return the tokens [batch, (length)] int32 of strings [batch]; see `packed_tokens`.
-
-        Args:
-          texts: Strings [batch].
-          pairs: The second text of each pair, strings [batch]; None for single texts.
-        """
+        """Return the tokens [batch, (length)] int32 of strings [batch]; see `packed_tokens`."""
         return self.with_lengths(texts, pairs)[0]
 
     def with_lengths(
         self, texts: tf.Tensor, pairs: tf.Tensor | None = None
     ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Return the tokens as `__call__` does, and the length of each row before truncation.
-
-        The lengths, [batch] int32, include [CLS] and [SEP].
-        """
+        """Return the tokens, and the length [batch] int32 of each row before truncation."""
         pieces = self.pieces(texts)
         edge = tf.ones([pieces.nrows(), 1], tf.int32)
         first = pieces.row_lengths()
@@ -113,10 +98,8 @@ class Tokenizer:
         return numbers.with_values(tf.concat(parts, axis=1)).merge_dims(1, 2)
 
     def _kept(self, rows: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
-        """Return `counts` [batch] values of each row: some from its beginning, others from its end.
-
-        As in Sun et al. 2019, a quarter of 510 tokens is 128.
-        """
+        """Return `counts` [batch] values of each row, from its beginning and from its end."""
+        # As in Sun et al. 2019, a quarter of 510 tokens is 128.
         fraction = self.tokenization.head_fraction
         head = tf.cast(tf.math.ceil(tf.cast(counts, tf.float64) * fraction), tf.int64)
         lengths = rows.row_lengths()

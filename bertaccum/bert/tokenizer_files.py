@@ -2,8 +2,7 @@
 
 A setting comes from `tokenizer_config.json`, else from `tokenizer.json`, else from the name of the
 checkpoint, as in google-research/bert, else from the entries of the vocabulary. Without a setting,
-`[SEP]` in a text is a special token in models of transformers, and three words in Google's. This
-module does not import TensorFlow.
+`[SEP]` in a text is a special token in models of transformers, and three words in Google's.
 """
 
 from __future__ import annotations
@@ -48,11 +47,6 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     Args:
       path: A `vocab.txt`, or the `tokenizer.json` of a Hugging Face folder.
       name: Name of the checkpoint, such as cased_L-12_H-768_A-12; "" if it says nothing.
-      as_transformers: Whether settings that the files do not tell are those of transformers, else
-        those of google-research/bert.
-
-    Raises:
-      InputError: A file is missing or damaged, or describes a tokenizer other than BERT's.
     """
     home = path.parent
     tokenizer = read_optional(home / TOKENIZER)
@@ -66,7 +60,7 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
             path=home / TOKENIZER,
         )
     _check_kind(home, config, tokenizer)
-    known = {setting: _known(setting, config, rules, home) for setting in _KEYS}
+    known = {setting: _setting(setting, config, rules, home) for setting in _KEYS}
     if known["lower_case"] is None:
         known["lower_case"] = _usual_lower_case(name, entries)
     if known["strip_accents"] is None:
@@ -96,31 +90,31 @@ def _check_kind(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -
     """Raise InputError if the files describe another kind of tokenizer."""
     key = "tokenizer_class"
     named = config.get(key) or read_optional(home / "config.json").get(key)
-    found = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
-    wrong = [part for part, kind in found.items() if kind != _PARTS[part]]
+    types = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
+    wrong = [part for part, kind in types.items() if kind != _PARTS[part]]
     if named is not None and not _CLASSES.fullmatch(str(named)):
-        wrong, found = [key], {key: named}
+        wrong, types = [key], {key: named}
     if wrong:
         raise InputError(
-            f"has the {wrong[0]} {found[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
+            f"has the {wrong[0]} {types[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
             "use a model with BERT's own tokenizer",
             path=home,
         )
 
 
 def _longest_word(config: dict[str, Any], model: dict[str, Any], usual: int, home: Path) -> int:
-    found = config.get("longest_word", model.get("max_input_chars_per_word", usual))
-    if type(found) is int and 0 < found <= _LONGEST_POSSIBLE_WORD:
-        return found
+    limit = config.get("longest_word", model.get("max_input_chars_per_word", usual))
+    if type(limit) is int and 0 < limit <= _LONGEST_POSSIBLE_WORD:
+        return limit
     raise InputError(
-        f"its tokenizer's max_input_chars_per_word is {found!r},"
+        f"its tokenizer's max_input_chars_per_word is {limit!r},"
         f" expected a number from 1 to {_LONGEST_POSSIBLE_WORD}",
         "correct tokenizer.json",
         path=home,
     )
 
 
-def _known(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
+def _setting(setting: str, config: dict[str, Any], rules: dict[str, Any], home: Path) -> Any:
     """Return what the files say about a setting: True, False, or None if nothing."""
     in_config, in_rules = _KEYS[setting]
     value = config.get(in_config)
@@ -143,11 +137,7 @@ def _usual_lower_case(name: str, entries: list[str]) -> bool:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the entries in a `vocab.txt` or `tokenizer.json`, in the order of the IDs.
-
-    Raises:
-      InputError: The file is missing or damaged, repeats an entry or lacks a special token.
-    """
+    """Return the entries in a `vocab.txt` or `tokenizer.json`, in the order of the IDs."""
     if path.name == TOKENIZER:
         entries = _entries_of_json(path)
     else:
@@ -187,13 +177,7 @@ def _check_vocabulary(vocabulary: list[str], path: Path) -> None:
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, **more: Any) -> None:
-    """Write a tokenizer's files, which `read_tokenizer` and transformers read.
-
-    Args:
-      folder: Existing folder to write to.
-      vocabulary: The vocabulary, with its cleaning of texts.
-      **more: Further settings for transformers.
-    """
+    """Write a tokenizer's files, which `read_tokenizer` and transformers read."""
     added = described_tokens(vocabulary)
     settings = {
         "tokenizer_class": _CLASS,

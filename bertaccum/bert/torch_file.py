@@ -3,7 +3,6 @@
 Such a file contains a pickle, which could run any code. Here it can only call the functions that
 rebuild tensors, and every number in it is checked before it is used. Source: PyTorch's
 `torch/serialization.py`, for its zip files and for the format that was used before version 1.6.
-This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertaccum.bert.held_tensor import HeldTensor
+from bertaccum.bert.model_source import LazyTensor
 from bertaccum.errors import InputError
 
 # Each kind of storage, with its type as safetensors names it and that of its elements.
@@ -42,7 +41,7 @@ _KINDS = {
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 # Bytes in the largest pickle. That of BERT-Large has 100 KiB.
 _LARGEST_PICKLE = 1 << 20
-_MOST_AXES = 8
+_MAX_AXES = 8
 # Values in the longest name of a storage.
 _LONGEST_ID = 6
 _INSTRUCTIONS = (
@@ -76,7 +75,7 @@ class _View:
         kinds = type(self.storage), type(self.shape), type(self.strides)
         if kinds != (_Storage, tuple, tuple):
             raise ValueError("a tensor is invalid")
-        if not len(self.shape) == len(self.strides) <= _MOST_AXES:
+        if not len(self.shape) == len(self.strides) <= _MAX_AXES:
             raise ValueError("a tensor has an invalid shape")
         _check_counts("a tensor", self.offset, *self.shape, *self.strides)
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
@@ -96,14 +95,9 @@ class _ForbiddenError(Exception):
     """A pickle names something that weights do not need."""
 
 
-def open_torch_file(path: Path) -> dict[str, HeldTensor]:
-    """Return the tensors of the `state_dict` in a file that `torch.save` wrote.
-
-    Raises:
-      InputError: The file cannot be read, contains no `state_dict`, or uses a function that does
-        not rebuild tensors.
-    """
-    with _readable(path):
+def open_torch_file(path: Path) -> dict[str, LazyTensor]:
+    """Return the tensors of the `state_dict` in a file that `torch.save` wrote."""
+    with _reading_errors(path):
         with path.open("rb") as file:
             read = _read_zip if zipfile.is_zipfile(file) else _read_older
             file.seek(0)
@@ -111,7 +105,7 @@ def open_torch_file(path: Path) -> dict[str, HeldTensor]:
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
             raise ValueError("it contains no state_dict")
         return {
-            name: HeldTensor(
+            name: LazyTensor(
                 list(view.shape), _KINDS[view.storage.kind][0], partial(_read, view, load, path)
             )
             for name, view in _views(state)
@@ -128,7 +122,7 @@ def _views(state: dict[str, Any]) -> Iterator[tuple[str, _View]]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _reading_errors(path: Path) -> Iterator[None]:
     """Turn the exceptions of a hostile or damaged file into InputError."""
     try:
         yield
@@ -149,7 +143,7 @@ def _read(view: _View, load: Callable[[_Storage], bytes], path: Path) -> np.ndar
     """Return a tensor as float32."""
     storage = view.storage
     name, code = _KINDS[storage.kind]
-    with _readable(path):
+    with _reading_errors(path):
         flat = np.frombuffer(load(storage), np.dtype(code))[storage.start :]
         if len(flat) < storage.elements:
             raise ValueError("a storage is incomplete")
@@ -174,13 +168,13 @@ def _dict(items: Any = ()) -> dict[Any, Any]:
     """Return the dict of key and value pairs, which Python 2 pickles as a list."""
     if items and type(items) is not list:
         raise ValueError("a dict is invalid")
-    found = {}
+    result = {}
     for key, value in items:
         _check_keys([key])
-        found[key] = value
+        result[key] = value
     if items:
         items.clear()  # A pickle could name one long list many times.
-    return found
+    return result
 
 
 # The arguments of these functions are named, because a pickle could pass a long tuple many times.

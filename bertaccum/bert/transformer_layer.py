@@ -31,17 +31,8 @@ class TransformerLayer(tf_keras.layers.Layer):
     Cost".
 
     Args:
-      hidden_size: Width of inputs and outputs, a multiple of `num_attention_heads`.
-      num_attention_heads: Number of attention heads.
-      intermediate_size: Width of the feed-forward part.
-      dropout: Dropout rate of the attention weights, the attention output and the feed-forward
-        output.
       first_site: Number of the layer's first dropout site; the layer has three.
-      mask_width: Largest possible size of an axis with dropout; see `ExampleDropout`.
       output_range: Number of leading tokens whose output is computed; None for all tokens.
-      kernel_initializer: Function that returns an initializer; called once per kernel.
-      activation: Function to apply between the two dense layers of the feed-forward part.
-      **kwargs: `name` and `dtype`, as for any Keras layer.
     """
 
     def __init__(
@@ -89,18 +80,12 @@ class TransformerLayer(tf_keras.layers.Layer):
         self._output_layer_norm = norm("output_layer_norm")
 
     def call(self, inputs: list[tf.Tensor], training: bool | None = None) -> tf.Tensor:
-        """Return the layer's output.
+        """Return hidden states [batch, length or output_range, hidden] float32.
 
         Args:
-          inputs: Hidden states, floats [batch, length, hidden], and mask [batch, length, length],
-            0 for padding.
+          inputs: Hidden states, floats [batch, length, hidden], and mask [batch, length, length], 0
+            for padding.
           training: Whether to apply dropout, with the masks of the `dropout_masks` context.
-
-        Returns:
-          Hidden states [batch, length or output_range, hidden] float32.
-
-        Raises:
-          RuntimeError: Dropout is applied outside of a `dropout_masks` context.
         """
         hidden, mask = inputs
         if not self.recompute:

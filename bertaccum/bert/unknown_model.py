@@ -1,7 +1,4 @@
-"""Advice on names and addresses of models that no option accepts.
-
-This module does not import TensorFlow.
-"""
+"""Advice on names and addresses of models that no option accepts."""
 
 from __future__ import annotations
 

@@ -19,26 +19,18 @@ LONGEST_WORD = 200
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The entries of a vocabulary, and the cleaning of texts that it needs.
+    """The entries of a vocabulary, and the cleaning of texts that it needs."""
 
-    Args:
-      entries: Entries in the order of their IDs.
-      lower_case: Whether texts are lowercased.
-      strip_accents: Whether accents are removed from letters.
-      split_chinese: Whether each CJK ideograph is a word by itself.
-      added: Entries that are matched in texts before they are split into words, and whether each is
-        matched in the cleaned text (True) or in the text as it was written (False).
-      longest_word: Number of characters of the longest word that is not [UNK].
-      as_transformers: Whether texts lose private-use characters, and a sigma at the end of a word
-        is lowercased like any other, as in transformers and unlike in the original tokenizer.
-    """
-
-    entries: list[str]
-    lower_case: bool = True
-    strip_accents: bool = True
-    split_chinese: bool = True
+    entries: list[str]  # Entries in the order of their IDs.
+    lower_case: bool = True  # Whether texts are lowercased.
+    strip_accents: bool = True  # Whether accents are removed from letters.
+    split_chinese: bool = True  # Whether each CJK ideograph is a word by itself.
+    # Entries that are matched in texts before they are split into words, and whether each is
+    # matched in the cleaned text (True) or in the text as it was written (False).
     added: Mapping[str, bool] = field(default_factory=dict)
-    longest_word: int = LONGEST_WORD
+    longest_word: int = LONGEST_WORD  # Number of characters of the longest word that is not [UNK].
+    # Whether texts lose private-use characters, and a sigma at the end of a word is lowercased like
+    # any other, as in transformers and unlike in the original tokenizer.
     as_transformers: bool = False
 
     def __len__(self) -> int:
@@ -64,7 +56,7 @@ class Vocabulary:
             rules += [self.longest_word, self.as_transformers]
         return lines if usual else f"{lines}\n{rules}"
 
-    def doubt(self) -> str | None:
+    def casing_warning(self) -> str | None:
         """Return a sentence with evidence that `lower_case` is wrong for the entries, else None."""
         words, changed = words_and_changed(self.entries)
         if len(words) < _FEW_WORDS or is_cased(self.entries) != self.lower_case:

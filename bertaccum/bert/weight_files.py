@@ -1,7 +1,4 @@
-"""Names of files of weights: those that can be read, and what to do about the others.
-
-This module does not import TensorFlow.
-"""
+"""Names of files of weights: those that can be read, and what to do about the others."""
 
 from __future__ import annotations
 
@@ -80,5 +77,5 @@ def refuse_file(path: Path) -> None:
 def refuse_folder(folder: Path) -> None:
     """Raise InputError if a folder has weights in a format that cannot be read."""
     for pattern, (what, remedy) in _UNREADABLE.items():
-        if found := next(folder.glob(pattern), None):
-            raise InputError(f"has {found.name}, {what}, which cannot be read", remedy, path=folder)
+        if path := next(folder.glob(pattern), None):
+            raise InputError(f"has {path.name}, {what}, which cannot be read", remedy, path=folder)

@@ -17,11 +17,7 @@ _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
 
 def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """Return the option `--config`.
-
-    Args:
-      others: Keys that the file may also contain and that this command ignores.
-    """
+    """Return the option `--config`."""
     return click.option(
         "--config",
         type=click.Path(),
@@ -66,18 +62,7 @@ def _read(
     others: Iterable[str],
     convert: Callable[[click.Parameter, Any], Any],
 ) -> dict[str, Any]:
-    """Return the options that a YAML file sets, keyed by name.
-
-    Args:
-      ctx: Context of a command. The file may set its options that are fields of a configuration.
-      path: The file, in plain YAML without tags.
-      others: Keys to ignore.
-      convert: Converts what the file contains to the value of a parameter.
-
-    Raises:
-      InputError: The file is missing or not YAML.
-      ConfigError: A key is unknown or repeated, or a value is invalid.
-    """
+    """Return the options that a YAML file sets, keyed by name."""
     parameters = {str(p.name): p for p in ctx.command.params if isinstance(p, FieldOption)}
     values: dict[str, Any] = {}
     for row, key, value in _entries(path):
@@ -99,11 +84,7 @@ def _read(
 
 
 def _entries(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """Yield the row, key and value of each entry of a YAML file; keys have no hyphens.
-
-    Raises:
-      InputError: The file is missing or not YAML.
-    """
+    """Yield the row, key and value of each entry of a YAML file; keys have no hyphens."""
     import yaml
 
     from bertaccum.system.yaml_loader import Loader

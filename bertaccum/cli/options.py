@@ -33,10 +33,7 @@ class GroupedOption(click.Option):
 
 
 class FieldOption(GroupedOption):
-    """An option for a field of a configuration, which a `--config` file may set.
-
-    Its help shows the range of valid numbers.
-    """
+    """An option for a field of a configuration, which a `--config` file may set."""
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -50,13 +47,7 @@ _output_option = functools.partial(grouped_option, group=OUTPUT)
 
 
 def explained_option(ctx: click.Context, name: str, own: Collection[str]) -> str:
-    """Return what bertaccum has instead of an unknown option; see `explain_option`.
-
-    Args:
-      ctx: Context of the command.
-      name: The option.
-      own: Names of the options of this command.
-    """
+    """Return what bertaccum has instead of an unknown option; see `explain_option`."""
     commands = getattr(ctx.find_root().command, "commands", {})
     known = {command: _options_of(those) for command, those in commands.items()}
     return explain_option(name, str(ctx.command.name), known | {str(ctx.command.name): own})
@@ -219,11 +210,7 @@ def is_named(ctx: click.Context, name: str) -> bool:
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument RUN, a shorter form of `--run`.
-
-    Raises:
-      ConfigError: Both are given.
-    """
+    """Add the argument RUN, a shorter form of `--run`."""
 
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
     @click.pass_context
@@ -293,14 +280,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
-    """Return the view that suits the options and stderr.
-
-    Args:
-      quiet: Whether to show only errors.
-      log_format: `text` or `json`.
-      seconds: The minimum time between progress lines if stderr is not a terminal.
-      verbose: Whether to show what libraries write to stderr.
-    """
+    """Return the view that suits the options and stderr."""
     from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
 

@@ -75,9 +75,9 @@ def _show_versions(ctx: click.Context, option: click.Parameter, asked: bool) -> 
 
     from bertaccum.inspection.packages import installed
 
-    found = installed("tensorflow") or "not installed"
+    version = installed("tensorflow") or "not installed"
     python = platform.python_version()
-    sentences.result(f"bertaccum {__version__} (tensorflow {found}, Python {python})")
+    sentences.result(f"bertaccum {__version__} (tensorflow {version}, Python {python})")
     ctx.exit()
 
 

@@ -15,39 +15,27 @@ from bertaccum.runs.record import Record, read_record
 from bertaccum.system.stopping import Stopping
 
 
-def give(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
-    """Print the result of a command on stdout.
-
-    Args:
-      as_json: Whether to print it as JSON.
-      values: The result.
-      show: Called with the result if `as_json` is false.
-    """
+def print_result(as_json: bool, values: Any, show: Callable[[Any], None]) -> None:
+    """Print the result of a command on stdout, as JSON or with `show`."""
     if as_json:
         sentences.result_json(values)
     else:
         show(values)
 
 
-def name_run(view: View, named: str) -> Record:
-    """Show which run is used, its progress and the update of its best checkpoint.
+def announce_run(view: View, named: str) -> Record:
+    """Return the record of a run, and show its progress and the update of its best checkpoint.
 
     `runs/latest` may not be the run that the user expects, and may still be running.
-
-    Returns:
-      The record of the run.
-
-    Raises:
-      InputError: There is no run in this folder.
     """
     from bertaccum.reporting.run_outline import outline
 
     record = read_record(Path(named))
-    view.note(sentences.run_named(outline(record)))
+    view.note(sentences.run_line(outline(record)))
     return record
 
 
-def name_split(view: View, record: Record, split: str | None) -> str:
+def announce_split(view: View, record: Record, split: str | None) -> str:
     """Show and return the split on which the best model of a run is evaluated."""
     from data_prep.tables.tsv import default_split
 

@@ -15,20 +15,16 @@ class PaddedBatches:
 
     There are as many examples as rows in each micro-batch; those that fill up their number are
     padding.
-
-    Args:
-      micro_batches: For each micro-batch, its first token and first row in the arrays below, its
-        rows, its length and its number of examples, [micro_steps, 5] int32.
-      tokens: Tokens of all micro-batches, row by row, [tokens] int32; 0 for padding.
-      passages: For each row, the number of tokens, the index of its example in the micro-batch,
-        and the number of the passage in the example, counted from 0, [rows, 3] int32.
-      places: For each example, its index among the rows, [examples].
     """
 
+    # For each micro-batch, its first token and first row in the arrays below, its rows, its length
+    # and its number of examples, [micro_steps, 5] int32.
     micro_batches: np.ndarray
-    tokens: np.ndarray
+    tokens: np.ndarray  # Tokens of all micro-batches, row by row, [tokens] int32; 0 for padding.
+    # For each row, the number of tokens, the index of its example in the micro-batch, and the
+    # number of the passage in the example, counted from 0, [rows, 3] int32.
     passages: np.ndarray
-    places: np.ndarray
+    places: np.ndarray  # For each example, its index among the rows, [examples].
 
     def of_rows(self, values: np.ndarray) -> np.ndarray:
         """Return the values of examples as values of rows, which are 0 for padding."""
@@ -43,12 +39,8 @@ def pad(
     """Pad the micro-batches of a window.
 
     Args:
-      token_ids, row_splits, cuts: Fields of a `Window`.
       shapes: Rows and length of each micro-batch, [micro_steps, 2] int32; None for a row for each
         passage, and the length of the longest one.
-
-    Raises:
-      ValueError: A micro-batch does not fit in its shape.
     """
     starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
     starts = starts.astype(np.int64)

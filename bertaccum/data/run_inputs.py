@@ -1,30 +1,81 @@
-"""The inputs that determine a run's updates."""
+"""The inputs that determine a run's updates: the model to start from, the task and the data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.bert.model_source import HeadMapping, ModelSource
+from bertaccum.bert.tokenization import SHORTEST_PAIR, tokenization_of
+from bertaccum.data.token_store import store_digest
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.commands import PlanConfig, StepConfig
+from bertaccum.system.files import sha256
+from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The inputs of a run: the model to start from, the task and the data.
+    """The inputs of a run: the model to start from, the task and the data."""
 
-    Args:
-      source: Dimensions, vocabulary and pretrained weights; the vocabulary is empty if unknown.
-      labels: Labels of the data.
-      tsvs: Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet.
-      tsv_digests: SHA-256 of each TSV.
-      store_digests: Digest that names the token store of each TSV.
-      head: How the checkpoint's head becomes the model's; None for a random head.
-    """
-
+    # Dimensions, vocabulary and pretrained weights; the vocabulary is empty if unknown.
     source: ModelSource
     labels: Labels
-    tsvs: list[Path]
-    tsv_digests: list[str]
-    store_digests: list[str]
-    head: KeptHead | None = None
+    tsvs: list[Path]  # Paths of train.tsv and dev.tsv; empty if the data have not been prepared yet
+    tsv_digests: list[str]  # SHA-256 of each TSV.
+    store_digests: list[str]  # Digest that names the token store of each TSV.
+    # How the checkpoint's head becomes the model's; None for a random head.
+    head: HeadMapping | None = None
+
+
+def tsvs_to_train_on(folder: Path) -> list[Path]:
+    """Return the paths of train.tsv and dev.tsv in a data folder."""
+    if folder.is_file():
+        raise InputError(
+            "is a file, not a data folder",
+            f"convert it with bertaccum prepare `source` csv `train_file` {folder}",
+            path=folder,
+        )
+    tsvs = [folder / "train.tsv", folder / "dev.tsv"]
+    for tsv in tsvs:
+        if not tsv.exists():
+            hint = "run `bertaccum prepare` first, or choose another folder with `data`"
+            raise InputError("there is no such file", hint, path=tsv)
+    return tsvs
+
+
+def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:
+    """Return the TSVs in the folder `data`; none if it is the default and does not exist yet."""
+    folder = Path(config.data)
+    if config.data == PlanConfig.data and not folder.exists():
+        return []
+    return tsvs_to_train_on(folder)
+
+
+def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepConfig) -> RunInputs:
+    """Return a run's inputs, including digests of the data.
+
+    Raises:
+      ConfigError: The option `windows` or `max_seq_length` does not suit the data.
+    """
+    if task.labels.pairs and config.windows > 1:
+        raise ConfigError(
+            f"`windows` {config.windows} needs single texts, but the data have pairs",
+            "omit `windows`; pairs are truncated to `max_seq_length`",
+        )
+    if task.labels.pairs and config.max_seq_length < SHORTEST_PAIR:
+        raise ConfigError(
+            f"`max_seq_length` {config.max_seq_length} leaves no room for both texts of a pair",
+            f"use at least {SHORTEST_PAIR}: [CLS], [SEP] twice, and a token of each text",
+        )
+    digests, stores = [sha256(tsv) for tsv in tsvs], []
+    if source.vocabulary:
+        tokenization = tokenization_of(source.vocabulary, config)
+        stores = [
+            store_digest(tsv, digest, task.labels, tokenization)
+            for tsv, digest in zip(tsvs, digests, strict=True)
+        ]
+    head = head_mapping(source, task.labels, config.keep_head)
+    return RunInputs(source, task.labels, tsvs, digests, stores, head)

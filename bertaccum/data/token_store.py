@@ -8,32 +8,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.data.truncation import Truncation
+from bertaccum.tasks.labels import Labels
+from data_prep.tables.manifest import is_prepared
+
+# Increment this number if the same inputs would result in a different store.
+_FORMAT = 8
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Tokenized examples and their labels.
+    """Tokenized examples and their labels."""
 
-    Args:
-      token_ids: Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
-      offsets: Start of each example, and the end of the last one, [examples + 1] int64.
-      shapes: Number of passages of each example, and tokens of the longest one including padding
-        to a multiple, [examples, 2] int32.
-      labels: Labels that the task's `encode` returned, [examples, *label_shape].
-      weights: Weight of each example in the training loss, [examples] float32.
-      truncation: Statistics of the truncation; None if the texts do not come from a TSV.
-    """
-
+    # Tokens of all examples, concatenated, as `Tokenizer` returns them, [tokens] int32.
     token_ids: np.ndarray
-    offsets: np.ndarray
+    offsets: np.ndarray  # Start of each example, and the end of the last one, [examples + 1] int64.
+    # Number of passages of each example, and tokens of the longest one including padding to a
+    # multiple, [examples, 2] int32.
     shapes: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
+    labels: np.ndarray  # Labels that the task's `encode` returned, [examples, *label_shape].
+    weights: np.ndarray  # Weight of each example in the training loss, [examples] float32.
+    # Statistics of the truncation; None if the texts do not come from a TSV.
     truncation: Truncation | None = None
 
     def __len__(self) -> int:
@@ -46,12 +49,7 @@ class TokenStore:
         return int(passages), int(length)
 
     def padded_to(self, multiple: int, most: int) -> TokenStore:
-        """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them.
-
-        Args:
-          multiple: Number of which the lengths become multiples.
-          most: Maximum length.
-        """
+        """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them."""
         shapes = self.shapes.copy()
         shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
         return dataclasses.replace(self, shapes=shapes)
@@ -59,3 +57,16 @@ class TokenStore:
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of tokens in each of the rows with the numbers `rows`."""
         return self.offsets[rows + 1] - self.offsets[rows]
+
+
+def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:
+    """Return the name of a token store: a digest of everything that determines its contents.
+
+    Args:
+      tsv: Path of the TSV. Files that `bertaccum prepare` wrote are parsed differently from others.
+    """
+    table = [contents, is_prepared(tsv)]
+    of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
+    of_labels += [labels.format] if labels.format else []
+    key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
+    return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -13,8 +13,7 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.store_digest import store_digest
-from bertaccum.data.token_store import TokenStore
+from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.options.commands import NAMES, NUMBERS
@@ -25,7 +24,7 @@ from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
-from data_prep.tables.columns import PAIR, TEXT, WEIGHT, Reading
+from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.spellings import class_finder, respelled, spelled_classes
 from data_prep.tables.tsv import read_tsv
@@ -44,18 +43,7 @@ _USUAL_WINDOWS = (2, 4, 8)
 def open_store(
     tsv: Path, task: Task, tokenization: Tokenization, progress: Progress, digest: str | None = None
 ) -> TokenStore:
-    """Return the token store of a TSV, creating it if it is not in the cache.
-
-    Args:
-      tsv: Path of the TSV.
-      task: Task of the data.
-      tokenization: How texts become tokens.
-      progress: Called with the current activity, the number of texts done and the total.
-      digest: Name of the store; None to compute it with `store_digest`.
-
-    Raises:
-      InputError: The TSV cannot be read, or has no labels or an unknown one.
-    """
+    """Return the token store of a TSV, creating it if it is not in the cache."""
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
     folder = cached_folder(
@@ -96,21 +84,12 @@ def store_of_table(
     original: Path | None = None,
     form: str | None = None,
 ) -> TokenStore:
-    """Return an in-memory token store of a user's table.
+    """Return an in-memory token store of a user's table, with the names or the numbers of classes.
 
     Args:
-      table: Table that `read_tsv` returned.
-      path: Path of the table, for error messages and notes.
-      task: Task of the model. The table may contain the names or the numbers of classes.
-      tokenizer: Tokenizer of the model.
-      note: Called with a sentence if a class has a name that is the number of another class.
-      separator: Separates the labels of an example.
       original: The file that `prepare` wrote and that the table is a copy of, or None.
-      form: Whether the labels are names or numbers of classes; None to detect it as the option
-        `label_form` says.
-
-    Raises:
-      InputError: The table has no labels, or an unknown one.
+      form: Whether the labels are names or numbers; None to detect it as the option `label_form`
+        says.
     """
     task = task_in(original or path, task)
     labels = task.labels
@@ -130,12 +109,10 @@ def store_of_table(
     return dataclasses.replace(store, labels=encoded)
 
 
-def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str:
-    """Return whether the labels found in a user's table are names or numbers of classes.
-
-    They decide only if no class has a name that spells the number of another class. Otherwise, the
-    answer would depend on the rows of the table.
-    """
+def _form(path: Path, cells: Collection[str], labels: Labels, note: Note) -> str:
+    """Return whether the labels found in a user's table are names or numbers of classes."""
+    # They decide only if no class has a name that spells the number of another class. Otherwise,
+    # the answer would depend on the rows of the table.
     by_name, by_number = class_finder(labels.names), class_finder(labels.values)
     numbers = map(by_number, labels.names)
     if any(n not in (None, own) for n, own in zip(numbers, labels.values, strict=True)):
@@ -145,14 +122,14 @@ def _form(path: Path, found: Collection[str], labels: Labels, note: Note) -> str
         )
         return NAMES
     # Unknown labels among names are an error that lists the names.
-    are_names = all(map(by_name, found)) or not any(map(by_number, found))
+    are_names = all(map(by_name, cells)) or not any(map(by_number, cells))
     return NAMES if are_names else NUMBERS
 
 
 def _make_store(
     folder: Path, tsv: Path, task: Task, tokenizer: Tokenizer, progress: Progress
 ) -> None:
-    table = read_tsv(tsv, Reading(weight_if_named=True))
+    table = read_tsv(tsv, ReadOptions(weight_if_named=True))
     encoded = task.encode(tsv, table)
     columns = _texts(tsv, table, task.labels.pairs)
     with new_folder(folder, existing="keep") as temporary:

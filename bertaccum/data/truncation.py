@@ -7,28 +7,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Truncation:
-    """The lengths of a TSV's texts before truncation, in tokens including [CLS] and [SEP].
+    """The lengths of a TSV's texts before truncation, in tokens including [CLS] and [SEP]."""
 
-    Args:
-      max_seq_length: Maximum number of tokens per window.
-      texts: Number of texts in the TSV.
-      longer: Number of texts that are truncated, because they are longer than all windows together.
-      median: Median length.
-      longest: Length of the longest text.
-      kept: For `max_seq_length` and usual larger values of it, the fraction of all tokens that the
-        model then reads; empty if no text is truncated.
-      windows: Maximum number of windows per text.
-      kept_by_windows: The same fraction for `windows` and usual larger values of it; empty for
-        pairs, which cannot be read in windows.
-    """
-
-    max_seq_length: int
+    max_seq_length: int  # Maximum number of tokens per window.
     texts: int
+    # Number of texts that are truncated, because they are longer than all windows together.
     longer: int
-    median: int
-    longest: int
+    median: int  # Median length.
+    longest: int  # Length of the longest text.
+    # For `max_seq_length` and usual larger values of it, the fraction of all tokens that the model
+    # then reads; empty if no text is truncated.
     kept: dict[str, float] = field(default_factory=dict)
-    windows: int = 1
+    windows: int = 1  # Maximum number of windows per text.
+    # The same fraction for `windows` and usual larger values of it; empty for pairs, which cannot
+    # be read in windows.
     kept_by_windows: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -25,18 +25,15 @@ Shapes: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Prices:
-    """Costs of micro-steps. The unit is the time that the dense layers need for one token.
+    """Costs of micro-steps. The unit is the time that the dense layers need for one token."""
 
-    Args:
-      step_tokens: Fixed cost of a micro-step. Each micro-step adds gradients to the accumulators
-        and starts hundreds of operations. In `python benchmarks/speed.py price`, 150 is the
-        fastest value in float32, and close to the fastest in bfloat16.
-      attention: Cost of a token's attention to one other token. Counting multiplications gives
-        4 h / 24 h**2 for hidden size h, but the softmax takes longer than its share of the
-        operations. `python benchmarks/speed.py cuts` also measures this value.
-    """
-
+    # Fixed cost of a micro-step. Each micro-step adds gradients to the accumulators and starts
+    # hundreds of operations. In `python benchmarks/speed.py price`, 150 is the fastest value in
+    # float32, and close to the fastest in bfloat16.
     step_tokens: float = 150.0
+    # Cost of a token's attention to one other token. Counting multiplications gives 4 h / 24 h**2
+    # for hidden size h, but the softmax takes longer than its share of the operations. `python
+    # benchmarks/speed.py cuts` also measures this value.
     attention: float = 1 / 2700
 
     def micro_step(self, rows: Any, length: Any) -> Any:
@@ -51,14 +48,7 @@ PRICES = Prices()
 def make_cut(
     kind: str, largest: tuple[int, int], prices: Prices = PRICES, allowed: Shapes = ()
 ) -> Cut:
-    """Return the `Cut` that the option `cut` selects.
-
-    Args:
-      kind: "cost" or "count".
-      largest: Shape of the largest example.
-      prices: Prices at which "cost" cuts.
-      allowed: Shapes to which micro-batches may be padded; empty if all are allowed.
-    """
+    """Return the `Cut` that the option `cut` selects, within the `allowed` shapes if any."""
     if kind == "count":
         return cut_by_count
     if allowed:
@@ -80,24 +70,17 @@ def cut_by_cost(
     """Split a window at the lowest cost, with no more memory than `cut_by_count` needs; see `Cut`.
 
     Args:
-      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2], in
-        ascending order.
-      micro_batch: Number of the largest examples that fit in memory.
       largest: Shape of the largest example. A micro-batch gets at most as many tokens, including
         padding, as `micro_batch` of these. Since the memory of attention is quadratic in the
         length, micro-batches of shorter passages need less memory.
-      prices: Prices of micro-steps.
-
-    Returns:
-      The start of each micro-batch, and the end of the last one, [micro_steps + 1].
     """
-    examples, most_tokens = len(shapes), micro_batch * math.prod(largest)
+    examples, max_tokens = len(shapes), micro_batch * math.prod(largest)
     passages = np.concatenate([[0], np.cumsum(shapes[:, 0], dtype=np.int64)])
     # For the first n examples: the lowest cost, and the start of the last micro-batch.
     cost, start = np.zeros(examples + 1), np.zeros(examples + 1, int)
     for end in range(1, examples + 1):
         length = int(shapes[end - 1, 1])
-        first = np.searchsorted(passages, passages[end] - most_tokens // length)
+        first = np.searchsorted(passages, passages[end] - max_tokens // length)
         starts = np.arange(min(first, end - 1), end)
         costs = cost[starts] + prices.micro_step(passages[end] - passages[starts], length)
         best = int(np.argmin(costs))
@@ -111,14 +94,7 @@ def cut_to_shapes(
     """Split a window at the lowest cost into micro-batches of allowed shapes; see `Cut`.
 
     Args:
-      shapes: Number of passages of each example, and tokens of the longest one, [examples, 2], in
-        ascending order.
       micro_batch: Not used, because every allowed shape must fit in memory.
-      allowed: Rows and length to which a micro-batch may be padded. A row is one passage.
-      prices: Prices of micro-steps.
-
-    Returns:
-      The start of each micro-batch, and the end of the last one, [micro_steps + 1].
 
     Raises:
       ValueError: An example is larger than all allowed shapes.
@@ -139,10 +115,6 @@ def cut_to_shapes(
 def earliest_starts(shapes: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Return the earliest start of a micro-batch that ends with a given example.
 
-    Args:
-      shapes: Shapes of the examples of a window, [examples, 2], in ascending order.
-      allowed: Rows and lengths of micro-batches, [shapes, 2].
-
     Returns:
       For each last example and each shape, the first example, [examples, shapes]. If the last
         example does not fit, the micro-batch is empty: it starts where it ends.
@@ -162,10 +134,6 @@ def least_shapes(shapes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
 
 def fitting(shapes: np.ndarray, cuts: np.ndarray, allowed: Shapes, prices: Prices) -> np.ndarray:
     """Return the cheapest allowed shape for each micro-batch, [micro_steps, 2] int32.
-
-    Args:
-      shapes, allowed, prices: Arguments of `cut_to_shapes`.
-      cuts: The start of each micro-batch, and the end of the last one, [micro_steps + 1].
 
     Raises:
       ValueError: No allowed shape holds a micro-batch.

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertaccum.data.window_cuts import Cut, Prices, Shapes, cut_by_count, earliest_starts, fitting
 
-MOST_SHAPES = 8
+MAX_SHAPES = 8
 # Limits that keep the search at a second or two: the examples of all windows times the candidates,
 # the examples of one window, and the number of lengths among the candidates.
 _WORK, _WINDOW_EXAMPLES, _LENGTHS = 2**19, 256, 32
@@ -34,13 +34,13 @@ def choose_shapes(
     cut: str = "cost",
     multiple: int = 1,
 ) -> tuple[tuple[int, int], ...]:
-    """Return the shapes of micro-batches, at most `MOST_SHAPES`, that make a run shortest.
+    """Return the shapes of micro-batches, the shortest first, that make a run shortest.
 
     The expected cost of a run is the time to compile its shapes, and for each update the mean cost
-    of the windows. The search adds the best shape to those found so far, then exchanges single
-    shapes as long as this lowers the cost of the windows, each of which is cut at the lowest cost.
-    The shapes of a number therefore do not depend on `updates`, and a longer run never has more
-    expensive windows. The result depends only on the arguments.
+    of the windows. The search adds the best shape to those found so far, up to `MAX_SHAPES`, then
+    exchanges single shapes as long as this lowers the cost of the windows, each of which is cut at
+    the lowest cost. The shapes of a number therefore do not depend on `updates`, and a longer run
+    never has more expensive windows. The result depends only on the arguments.
 
     Args:
       windows: For some windows of the run, or replicas' shares of them, the shapes of their
@@ -48,23 +48,17 @@ def choose_shapes(
       micro_batch: Number of the largest examples that fit in memory.
       largest: Shape of the largest example of the data set. One of the shapes holds it, and no
         shape has more tokens than `micro_batch` of these.
-      prices: Prices of micro-steps.
       compile_tokens: Time to compile a shape, in the unit of `prices`.
-      updates: Number of updates for which the shapes are used.
-      cut: How windows are split, "cost" or "count".
       multiple: Number of which the lengths are multiples, unless they are the greatest length.
-
-    Returns:
-      Rows and length of each shape, the shortest first.
     """
-    required, most_tokens = largest, micro_batch * math.prod(largest)
+    required, max_tokens = largest, micro_batch * math.prod(largest)
     if cut == "count":
         group, required = micro_batch, (micro_batch * largest[0], largest[1])
     else:
         excess = math.ceil(max(map(len, windows)) / _WINDOW_EXAMPLES)
         group = max(min(int(micro_batch * _GROUP), excess), 1)
     grouped = [_grouped(window, group) for window in windows if len(window)]
-    candidates = _candidates(grouped, required, most_tokens, multiple)
+    candidates = _candidates(grouped, required, max_tokens, multiple)
     holds = np.all(candidates >= required, axis=1)
     sample = _Sample.of(grouped, candidates, holds, prices, cut)
     best, lowest = np.empty(0, int), np.inf
@@ -86,10 +80,7 @@ def real_share(
     """Return the share of tokens in padded micro-batches that are not padding.
 
     Args:
-      windows: Shapes of the examples of some windows, as in `choose_shapes`.
       tokens: Number of tokens in these windows without padding.
-      micro_batch, cut: Arguments of `make_window`.
-      allowed, prices: Arguments of `fitting`.
     """
     padded = (fitting(w, cut(w, micro_batch), allowed, prices) for w in windows)
     return tokens / sum(int(shapes.prod(axis=1).sum()) for shapes in padded)
@@ -103,43 +94,36 @@ def _grouped(window: np.ndarray, group: int) -> np.ndarray:
 
 
 def _candidates(
-    windows: Sequence[np.ndarray], required: tuple[int, int], most_tokens: int, multiple: int
+    windows: Sequence[np.ndarray], required: tuple[int, int], max_tokens: int, multiple: int
 ) -> np.ndarray:
-    """Return the shapes to choose from, [candidates, 2].
-
-    The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four in
-    each octave above, and the greatest one that fits in memory.
-    """
+    """Return the shapes to choose from, [candidates, 2]."""
+    # The lengths are evenly spaced among those that occur. The numbers of rows are up to 16, four
+    # in each octave above, and the greatest one that fits in memory.
     lengths = np.sort(np.concatenate([window[:, 1] for window in windows]))
     lengths = np.unique(np.minimum(-(-lengths // multiple) * multiple, required[1]))
     spaced = np.linspace(0, len(lengths) - 1, min(_LENGTHS, len(lengths))).round().astype(int)
-    most_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
-    rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * most_rows.bit_length()))}
+    max_rows = max(required[0], *(int(window[:, 0].sum()) for window in windows))
+    rows = {*range(1, 17), *(round(2 ** (n / 4)) for n in range(16, 4 * max_rows.bit_length()))}
     found = {required} | {
         (own, int(length))
         for length in [*lengths[spaced], required[1]]
-        for own in rows | {min(most_tokens // int(length), most_rows)}
-        if own <= most_rows and own * length <= most_tokens
+        for own in rows | {min(max_tokens // int(length), max_rows)}
+        if own <= max_rows and own * length <= max_tokens
     }
     return np.array(sorted(found))
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some windows, all of which are cut at once.
+    """Some windows, all of which are cut at once."""
 
-    Args:
-      starts: For each last example of a micro-batch and each candidate, the index of the first
-        example in the flat costs [(examples + 1) * windows], [examples, candidates, windows].
-      steps: Price of a micro-step of each candidate, [candidates].
-      holds: Whether a candidate holds the largest micro-batch that may occur, [candidates].
-      scale: Examples of a window for each one in the sample.
-    """
-
+    # For each last example of a micro-batch and each candidate, the index of the first example in
+    # the flat costs [(examples + 1) * windows], [examples, candidates, windows].
     starts: np.ndarray
-    steps: np.ndarray
+    steps: np.ndarray  # Price of a micro-step of each candidate, [candidates].
+    # Whether a candidate holds the largest micro-batch that may occur, [candidates].
     holds: np.ndarray
-    scale: float
+    scale: float  # Examples of a window for each one in the sample.
 
     @classmethod
     def of(
@@ -168,11 +152,7 @@ class _Sample:
         )
 
     def mean_costs(self, sets: np.ndarray) -> np.ndarray:
-        """Return the mean cost of the windows for each set of candidates.
-
-        Args:
-          sets: Indices of candidates, [sets, shapes].
-        """
+        """Return the mean cost of the windows for each set of candidates."""
         examples, _, windows = self.starts.shape
         costs = np.full((len(sets), examples + 1, windows), np.inf)
         costs[:, 0] = 0.0
@@ -185,7 +165,7 @@ class _Sample:
 
 
 def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarray, float]]:
-    """Yield the best sets found of 1 to `MOST_SHAPES` candidates, and the mean cost of a window."""
+    """Yield the best sets found of 1 to `MAX_SHAPES` candidates, and the mean cost of a window."""
 
     def exchange(chosen: np.ndarray, place: int, others: np.ndarray) -> tuple[np.ndarray, float]:
         sets = np.tile(chosen, (len(others), 1))
@@ -194,7 +174,7 @@ def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarra
         return sets[costs.argmin()], float(costs.min())
 
     chosen = np.empty(0, int)
-    for size in range(1, MOST_SHAPES + 1):
+    for size in range(1, MAX_SHAPES + 1):
         chosen, cost = exchange(np.append(chosen, 0), size - 1, np.arange(len(candidates)))
         for _ in range(_PASSES):
             before = cost

@@ -30,37 +30,31 @@ from bertaccum.data.window_cuts import (
 )
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
-MOST_TOKENS = 2**14
+MAX_TOKENS = 2**14
 
 
 @dataclass(frozen=True)
 class Window:
-    """The examples of one update, or a replica's share of them, split into micro-batches.
+    """The examples of one update, or a replica's share of them, split into micro-batches."""
 
-    Args:
-      token_ids: Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
-      row_splits: Start of each example in `token_ids`, and the end of the last one, [examples + 1]
-        int64.
-      labels: Labels that the task's `encode` returned, [examples, *label_shape].
-      cuts: Start of each micro-batch in the examples, and the end of the last one,
-        [micro_steps + 1] int32.
-      share: Positions of the examples in the whole window, [examples] int32; None if the
-        examples are the whole window.
-      whole: Number of examples in the whole window; None if `examples` is this number.
-      weights: Weight of each example in the loss, [examples] float32; None if all are 1.
-      whole_weight: Sum of the weights in the whole window; None if all are 1.
-      padded: Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for
-        one row per passage, and the length of the longest one.
-    """
-
+    # Token IDs of the examples, concatenated, shortest example first, [tokens] int32.
     token_ids: np.ndarray
+    # Start of each example in `token_ids`, and the end of the last one, [examples + 1] int64.
     row_splits: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray  # Labels that the task's `encode` returned, [examples, *label_shape].
+    # Start of each micro-batch in the examples, and the end of the last one, [micro_steps + 1]
+    # int32.
     cuts: np.ndarray
+    # Positions of the examples in the whole window, [examples] int32; None if the examples are the
+    # whole window.
     share: np.ndarray | None = None
+    # Number of examples in the whole window; None if `examples` is this number.
     whole: int | None = None
+    # Weight of each example in the loss, [examples] float32; None if all are 1.
     weights: np.ndarray | None = None
-    whole_weight: float | None = None
+    whole_weight: float | None = None  # Sum of the weights in the whole window; None if all are 1.
+    # Rows and length to which each micro-batch is padded, [micro_steps, 2] int32; None for one row
+    # per passage, and the length of the longest one.
     padded: np.ndarray | None = None
 
     @property
@@ -98,12 +92,7 @@ class Window:
 
 
 def empty_window(shape: tuple[int, int], labels: np.ndarray) -> Window:
-    """Return a window without examples, for which an update compiles a step but does nothing else.
-
-    Args:
-      shape: Rows and length of its only micro-batch.
-      labels: Labels of no examples, [0, *label_shape].
-    """
+    """Return a window without examples, for which an update only compiles a step."""
     return Window(
         token_ids=np.zeros(0, np.int32),
         row_splits=np.zeros(1, np.int64),
@@ -130,24 +119,14 @@ def updates_per_epoch(examples: int, target_batch: int) -> int:
 
 
 def scheduled_updates(epochs: float, per_epoch: int) -> int:
-    """Return the number of updates that the learning rate schedule of a run covers.
-
-    Args:
-      epochs: Number of epochs.
-      per_epoch: Number of updates in an epoch.
-    """
+    """Return the number of updates that the learning rate schedule of a run covers."""
     # Round before `ceil`: in floating point, 1.1 * 50 is slightly more than 55, but 1.1 epochs of
     # 50 updates are 55 updates.
     return max(math.ceil(round(epochs * per_epoch, 6)), 1)
 
 
 def updates_between(every: int | float | None, per_epoch: int) -> int:
-    """Return the evaluation interval in updates.
-
-    Args:
-      every: Number of updates if an int, number of epochs if a float; None for one epoch.
-      per_epoch: Number of updates in an epoch.
-    """
+    """Return the evaluation interval in updates; a float counts epochs, and None is one epoch."""
     if isinstance(every, int):
         return every
     return max(round((1.0 if every is None else every) * per_epoch), 1)
@@ -172,15 +151,7 @@ def make_window(
 ) -> Window:
     """Return a replica's share of a window, sorted by length to reduce padding.
 
-    The order within a window does not change the update, so sorting does not affect exactness.
-
     Args:
-      store: Token store with the examples.
-      rows: Row numbers of the window's examples in the store.
-      micro_batch: Micro-batch size that is passed to `cut`.
-      cut: Function that splits the sorted examples; see `Cut`.
-      replica: Number of the replica whose share to return.
-      replicas: Number of replicas that share the window.
       allowed: Shapes to which micro-batches may be padded, which must include one for each
         micro-batch that `cut` returns; empty for those of the micro-batches.
       prices: Prices that select the cheapest of several allowed shapes.
@@ -225,12 +196,12 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     """Return the numbers of all rows, in batches of similar lengths for prediction.
 
     A batch has at most as many tokens, including padding, as `batch` of the longest passages, and
-    at most `MOST_TOKENS`. A text with more tokens than that is a batch by itself.
+    at most `MAX_TOKENS`. A text with more tokens than that is a batch by itself.
     """
     order = by_length(store, np.arange(len(store)))
     passages = np.concatenate([[0], np.cumsum(store.shapes[order, 0], dtype=np.int64)])
     lengths = store.shapes[order, 1]
-    most_tokens = min(batch * int(lengths[-1]), MOST_TOKENS) if len(order) else 0
+    max_tokens = min(batch * int(lengths[-1]), MAX_TOKENS) if len(order) else 0
 
     def tokens(end: int) -> int:
         return int((passages[end] - passages[start]) * lengths[end - 1])
@@ -238,7 +209,7 @@ def batches_by_length(store: TokenStore, batch: int) -> list[np.ndarray]:
     batches, start = [], 0
     while start < len(order):
         ends = range(start + 1, len(order) + 1)
-        batches.append(order[start : start + max(bisect_right(ends, most_tokens, key=tokens), 1)])
+        batches.append(order[start : start + max(bisect_right(ends, max_tokens, key=tokens), 1)])
         start += len(batches[-1])
     return batches
 
@@ -247,10 +218,6 @@ def signature(label_shape: tuple[int | None, ...], label_dtype: Any) -> list[tf.
     """Return the shapes and dtypes of `fields`, with all sizes unknown.
 
     All windows of a run therefore share one trace.
-
-    Args:
-      label_shape: Shape of the label of one example.
-      label_dtype: Data type of labels.
     """
     return [
         tf.TensorSpec([None, 5], tf.int32, name="micro_batches"),

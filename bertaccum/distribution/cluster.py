@@ -1,7 +1,4 @@
-"""Detects whether the environment describes several workers.
-
-This module imports only the standard library.
-"""
+"""Detects whether the environment describes several workers."""
 
 from __future__ import annotations
 

@@ -15,12 +15,7 @@ from bertaccum.errors import BertAccumError, InputError, RunError
 
 
 def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over all workers; every worker must call this function.
-
-    Args:
-      topology: Replicas of the run.
-      value: This worker's array, with the same shape and dtype on all workers.
-    """
+    """Return the sum over all workers, which all call this, of arrays of equal shape and dtype."""
     if topology.workers == 1:
         return value
     kind = np.int32 if value.dtype == bool else value.dtype
@@ -46,12 +41,7 @@ def _reduction(topology: Topology, dtype: tf.DType) -> Callable[[np.ndarray], tf
 
 
 def all_gather(topology: Topology, value: Any) -> list[Any]:
-    """Return the values of all workers, the chief's first; every worker must call this function.
-
-    Args:
-      topology: Replicas of the run.
-      value: This worker's value, serializable as JSON.
-    """
+    """Return the JSON values of all workers, the chief's first; every worker must call this."""
     if topology.workers == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -59,44 +49,36 @@ def all_gather(topology: Topology, value: Any) -> list[Any]:
     lengths[topology.worker] = len(text)
     texts = np.zeros([topology.workers, sum_over_workers(topology, lengths).max()], np.int32)
     texts[topology.worker, : len(text)] = text
-    told = sum_over_workers(topology, texts).astype(np.uint8)
-    return [json.loads(row.tobytes().rstrip(b"\0")) for row in told]
+    rows = sum_over_workers(topology, texts).astype(np.uint8)
+    return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
 
 
 def broadcast(topology: Topology, find: Callable[[], Any]) -> Any:
-    """Return a value computed on the chief; every worker must call this function.
-
-    Args:
-      topology: Replicas of the run.
-      find: Computes the value, which must be serializable as JSON; called only on the chief.
+    """Return a JSON value that `find` computes on the chief; every worker must call this.
 
     Raises:
       InputError, RunError: `find` raised an error on the chief. All workers raise it.
     """
     if topology.workers == 1:
         return find()
-    told, mine = {}, None
+    message, mine = {}, None
     if topology.chief:
         try:
-            told = {"value": find()}
+            message = {"value": find()}
         except BertAccumError as error:
-            told, mine = {"message": str(error), "exit_code": error.exit_code}, error
-    told = all_gather(topology, told)[0]
-    if "message" in told:
-        kind = InputError if told["exit_code"] == InputError.exit_code else RunError
-        raise mine or kind(f"worker 0: {told['message']}")
-    return told["value"]
+            message, mine = {"message": str(error), "exit_code": error.exit_code}, error
+    message = all_gather(topology, message)[0]
+    if "message" in message:
+        kind = InputError if message["exit_code"] == InputError.exit_code else RunError
+        raise mine or kind(f"worker 0: {message['message']}")
+    return message["value"]
 
 
-def differences(told: list[dict[str, Any]]) -> list[str]:
-    """Return a phrase, for an error message, about each value that differs from the chief's.
-
-    Args:
-      told: Values of each worker, keyed by name; the chief's values come first.
-    """
+def differences(gathered: list[dict[str, Any]]) -> list[str]:
+    """Return a phrase, for an error message, about each value that differs from the chief's."""
     return [
-        f"{name} ({value} on worker {worker}, {told[0].get(name)} on worker 0)"
-        for worker, values in enumerate(told)
+        f"{name} ({value} on worker {worker}, {gathered[0].get(name)} on worker 0)"
+        for worker, values in enumerate(gathered)
         for name, value in values.items()
-        if value != told[0].get(name)
+        if value != gathered[0].get(name)
     ]

@@ -18,7 +18,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.system.sizes import format_size
 
 # Minimum memory with which TensorFlow starts.
-LEAST_BYTES = 64 * 2**20
+MIN_BYTES = 64 * 2**20
 # TensorFlow takes about this much of a CPU's limit before `claim_memory` can reserve the rest.
 _TAKEN_BYTES = 4 * 2**20
 # Variable of the environment that contains the limit of all CPU devices together, in MiB.
@@ -41,9 +41,6 @@ _unclaimed: list[int] = []
 def limit_memory(limit_bytes: int | None) -> None:
     """Limit the memory that the devices may allocate: the GPUs, or the CPU if there are none.
 
-    Args:
-      limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
-
     Raises:
       ConfigError: The limit is too small, exceeds the machine's memory, or is set after TensorFlow
         has started.
@@ -58,9 +55,6 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
     Args:
       limit_bytes: Limit in bytes, rounded down to MiB; None sets no limit.
       devices: Number of virtual CPU devices; together, they may use `devices` times the limit.
-
-    Raises:
-      ConfigError: The limit is too small, or is set after TensorFlow has started.
     """
     if limit_bytes is None:
         return
@@ -76,12 +70,8 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
 
 
 def claim_memory() -> None:
-    """If a CPU has a limit, start TensorFlow and reserve the memory in one block, as on a GPU.
-
-    Raises:
-      ConfigError: The machine has less memory than the limit.
-    """
-    if _unclaimed and not _can_have(_unclaimed.pop() - _TAKEN_BYTES):
+    """If a CPU has a limit, start TensorFlow and reserve the memory in one block, as on a GPU."""
+    if _unclaimed and not _can_allocate(_unclaimed.pop() - _TAKEN_BYTES):
         raise ConfigError(
             f"cannot reserve {format_size(_limits[-1])} on this machine", "set a lower memory limit"
         )
@@ -94,18 +84,11 @@ def peak_memory_bytes() -> int | None:
 
 
 def memory_for_tensors(gpu_bytes: int) -> int:
-    """Return the memory in bytes that TensorFlow can allocate on a GPU.
-
-    Args:
-      gpu_bytes: Memory of the GPU in bytes.
-
-    Raises:
-      ConfigError: Too little memory remains for TensorFlow to start.
-    """
+    """Return the memory in bytes that TensorFlow can allocate on a GPU."""
     free = gpu_bytes - CONTEXT_BYTES
     left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
-    if left < LEAST_BYTES:
-        least = LEAST_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
+    if left < MIN_BYTES:
+        least = MIN_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
         raise ConfigError(
             f"a GPU of {format_size(gpu_bytes)} has too little memory left after the CUDA context",
             f"set `device_memory` to at least {format_size(least)}",
@@ -115,10 +98,10 @@ def memory_for_tensors(gpu_bytes: int) -> int:
 
 def check_limit(limit_bytes: int) -> None:
     """Raise ConfigError if a memory limit, in bytes, is too small for TensorFlow to start."""
-    if limit_bytes < LEAST_BYTES:
+    if limit_bytes < MIN_BYTES:
         raise ConfigError(
             f"a memory limit of {format_size(limit_bytes)} is too small for TensorFlow to start",
-            f"set a limit of at least {format_size(LEAST_BYTES)}",
+            f"set a limit of at least {format_size(MIN_BYTES)}",
         )
 
 
@@ -186,7 +169,7 @@ def _limit_cpu(limit_bytes: int) -> None:
     _unclaimed.append(limit_bytes)
 
 
-def _can_have(size_bytes: int) -> bool:
+def _can_allocate(size_bytes: int) -> bool:
     """Return whether a block of this size, rounded down to MiB, can be allocated."""
     mib = min(size_bytes // 2**20, 2**31 - 1)
     try:
@@ -214,13 +197,10 @@ def limits_the_host() -> bool:
 
 
 def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
-    """Create a variable within `tf.variable_creator_scope`.
+    """Create a variable within `tf.variable_creator_scope`, or raise `ResourceExhaustedError`.
 
     If nothing of a CPU's limit is left, TensorFlow 2.20 crashes with a segmentation fault when it
     makes a constant, such as the shape of the variable.
-
-    Raises:
-      tf.errors.ResourceExhaustedError: Nothing is left.
     """
     limit = int(os.environ.get(_CPU_LIMIT) or 0) * 2**20
     if limit and limit - used_bytes() < _CONSTANTS_BYTES:

@@ -33,22 +33,15 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def launch(workers: int, arguments: Sequence[str]) -> int:
-    """Run a command as several workers of one run, each with its own TF_CONFIG.
+    """Run a command, or a Python file, as several workers of one run, each with its own TF_CONFIG.
 
     Each line that a worker writes to stderr appears on the launcher's stderr, preceded by the
     worker's number. Only the chief's stdout is shown. SIGINT and SIGTERM are passed on to the
     workers. TensorFlow makes its workers ignore SIGTERM, so workers that run a Python file are
     killed if they do not stop.
 
-    Args:
-      workers: Number of workers.
-      arguments: A `bertaccum` command or a Python file, followed by its arguments.
-
     Returns:
       0, or the exit code of the first worker that failed.
-
-    Raises:
-      ConfigError: The GPUs cannot be divided evenly among the workers.
     """
     gpus = _gpus()
     if gpus and len(gpus) % workers:
@@ -60,7 +53,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     processes: list[subprocess.Popen[str]] = []
     readers = []
     patience_seconds = STOP_SECONDS if is_file(arguments[0]) else math.inf
-    with _passed_on(processes) as heard:
+    with _forwarding_signals(processes) as signal_times:
         for number in range(workers):
             process = _start(number, _environment(number, addresses, gpus), arguments)
             processes.append(process)
@@ -69,14 +62,14 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
             reader.start()
             readers.append(reader)
         try:
-            code = _wait(processes, heard, patience_seconds)
+            code = _wait(processes, signal_times, patience_seconds)
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
     for reader in readers:
         reader.join()
-    if code and not heard and is_file(arguments[0]):  # Commands report their own errors.
+    if code and not signal_times and is_file(arguments[0]):  # Commands report their own errors.
         _say(f"error: the first worker to fail exited with code {code}")
     return code
 
@@ -87,10 +80,8 @@ def is_file(command: str) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports on which no process listens.
-
-    All sockets stay open until the last port is found, so that the ports differ.
-    """
+    """Return ports on which no process listens."""
+    # All sockets stay open until the last port is found, so that the ports differ.
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
@@ -140,37 +131,27 @@ def _say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _passed_on(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Pass SIGINT and SIGTERM on to the workers.
-
-    Yields:
-      A list to which the time of each signal is appended.
-    """
-    heard: list[float] = []
+def _forwarding_signals(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
+    """Pass SIGINT and SIGTERM on to the workers."""
+    signal_times: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        heard.append(time.monotonic())
+        signal_times.append(time.monotonic())
         for process in processes:
             process.send_signal(number)  # This does nothing if the process has ended.
 
     handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield heard
+        yield signal_times
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _wait(
-    processes: list[subprocess.Popen[str]], heard: list[float], patience_seconds: float
+    processes: list[subprocess.Popen[str]], signal_times: list[float], patience_seconds: float
 ) -> int:
-    """Wait for all workers to end, and return the first nonzero exit code, or 0.
-
-    Args:
-      processes: The workers.
-      heard: Times of the signals passed on so far, in seconds of the monotonic clock.
-      patience_seconds: Time between the first signal and killing the workers that still run.
-    """
+    """Wait for all workers to end, and return the first nonzero exit code, or 0."""
     failed, since, asked = 0, 0.0, False
     while any(process.poll() is None for process in processes):
         time.sleep(0.05)
@@ -182,7 +163,7 @@ def _wait(
             asked = True
             for process in processes:
                 process.terminate()
-        ignored = bool(heard) and time.monotonic() - heard[0] > patience_seconds
+        ignored = bool(signal_times) and time.monotonic() - signal_times[0] > patience_seconds
         if waited > FIND_OUT_SECONDS + STOP_SECONDS or ignored:
             for process in processes:
                 process.kill()

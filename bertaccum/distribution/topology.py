@@ -24,26 +24,20 @@ _MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
-_MOST_TASKS = 2**16  # of Slurm on a node
+_MAX_TASKS = 2**16  # of Slurm on a node
 
 
 @dataclass(frozen=True)
 class Topology:
-    """The replicas of a run, and the place of this process among them.
+    """The replicas of a run, and the place of this process among them."""
 
-    Args:
-      strategy: Strategy that creates and runs the model.
-      local_replicas: Number of devices of this process.
-      worker: Number of this process; 0 is the chief, the only one that writes files.
-      addresses: Addresses of all workers as `host:port`; empty if this process is the only one.
-      timeout_seconds: How long to wait for a worker that does not answer.
-    """
-
+    # Strategy that creates and runs the model.
     strategy: tf.distribute.Strategy = field(default_factory=tf.distribute.get_strategy)
-    local_replicas: int = 1
-    worker: int = 0
+    local_replicas: int = 1  # Number of devices of this process.
+    worker: int = 0  # Number of this process; 0 is the chief, the only one that writes files.
+    # Addresses of all workers as `host:port`; empty if this process is the only one.
     addresses: tuple[str, ...] = ()
-    timeout_seconds: float = math.inf
+    timeout_seconds: float = math.inf  # How long to wait for a worker that does not answer.
 
     @property
     def workers(self) -> int:
@@ -75,13 +69,10 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     """Find the devices and connect the workers, waiting until all have started.
 
     Args:
-      kind: The `strategy` option: auto, one, mirrored or multi-worker.
       replicas: Number of devices of this process; None for all its GPUs, or one CPU device. Without
         GPUs, this many virtual CPU devices are created.
-      timeout_seconds: How long workers wait for each other in an update, in seconds.
 
     Raises:
-      ConfigError: The devices do not exist, or the workers are not described.
       RunError: The other workers cannot be reached.
     """
     cluster = _cluster()
@@ -119,11 +110,7 @@ def _local(replicas: int | None) -> int:
 
 
 def _devices(count: int) -> list[str]:
-    """Return the names of this many devices: GPUs, or virtual devices of the CPU.
-
-    Raises:
-      ConfigError: There are fewer GPUs, or TensorFlow has started with fewer CPU devices.
-    """
+    """Return the names of this many devices: GPUs, or virtual devices of the CPU."""
     gpus = _gpus()
     if gpus and count > len(gpus):
         raise ConfigError(
@@ -167,11 +154,7 @@ class _Cluster:
 
 
 def _cluster() -> _Cluster | None:
-    """Return the workers that TF_CONFIG or Slurm describes, or None.
-
-    Raises:
-      ConfigError: TF_CONFIG is not valid.
-    """
+    """Return the workers that TF_CONFIG or Slurm describes, or None."""
     if os.environ.get("TF_CONFIG"):
         try:
             described = json.loads(os.environ["TF_CONFIG"])
@@ -193,15 +176,10 @@ def _cluster() -> _Cluster | None:
 
 
 def _slurm_cluster() -> _Cluster:
-    """Return what Slurm says about its workers.
-
-    The resolver divides the GPUs of a node among its tasks. If it cannot, because there are fewer
-    GPUs or no nvidia-smi, each task uses those that it can see.
-
-    Raises:
-      ConfigError: Variables of Slurm are missing or contradict each other.
-    """
-    undivided = {"gpus_per_node": _MOST_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
+    """Return what Slurm says about its workers."""
+    # The resolver divides the GPUs of a node among its tasks. If it cannot, because there are fewer
+    # GPUs or no nvidia-smi, each task uses those that it can see.
+    undivided = {"gpus_per_node": _MAX_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
     problem = ""
     for options in ({}, undivided):
         try:

@@ -45,9 +45,6 @@ class Watch:
     """A server that tells other workers what this one is doing, and a client that asks them.
 
     All workers must create theirs at the same time.
-
-    Args:
-      topology: Replicas of the run.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -62,16 +59,12 @@ class Watch:
             self._peers = list(zip(hosts, ports, strict=True))
 
     def doing(self, what: str) -> None:
-        """Set what this worker reports that it is doing.
-
-        Args:
-          what: An activity, such as "planning".
-        """
+        """Set what this worker reports that it is doing."""
         self._doing, self._since = what, time.monotonic()
 
-    def culprits(self) -> list[str]:
+    def faulty_workers(self) -> list[str]:
         """Return a description of each worker that does not answer or keeps the others waiting."""
-        found: list[str] = []
+        workers: list[str] = []
         for worker, (host, port) in enumerate(self._peers):
             if worker == self._topology.worker:
                 continue
@@ -79,21 +72,17 @@ class Watch:
             try:
                 said = _ask(host, port)
             except ConnectionRefusedError:
-                found.append(f"{name} has exited")
+                workers.append(f"{name} has exited")
             except (OSError, ValueError):
-                found.append(f"{name} does not answer")
+                workers.append(f"{name} does not answer")
             else:
                 if said["doing"] != WAITING:
-                    found.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
-        return found
+                    workers.append(f"{name} has been {said['doing']} for {said['seconds']:.0f} s")
+        return workers
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise an error that names the worker at fault if a reduction fails in this context.
-
-        Raises:
-          LostWorkerError: A worker has exited, does not answer, or keeps the others waiting.
-        """
+        """Raise a LostWorkerError that names the worker at fault if a reduction fails."""
         if not self._peers:
             yield
             return
@@ -109,7 +98,7 @@ class Watch:
             raise
         except _LOST as error:
             self.doing(WAITING)
-            who = "; ".join(self.culprits()) or "the workers lost their connections"
+            who = "; ".join(self.faulty_workers()) or "the workers lost their connections"
             reason = next((line for line in str(error).splitlines() if "aborted by" in line), "")
             # This worker must keep answering while the others look for the one at fault.
             time.sleep(_LINGER_SECONDS)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.data_folder import tsvs_to_train_on
+from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory
@@ -24,58 +24,39 @@ from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
-from data_prep.tables.columns import PAIR, TEXT, reading_of
+from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
 from data_prep.tables.tsv import read_tsv
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of a run's best model for a labeled TSV.
-
-    Args:
-      run: Name of the run.
-      update: Update at which the best checkpoint was saved, or None if unknown.
-      tsv: Path of the TSV.
-      store: Token store of the TSV.
-      task: Task of the model.
-      logits: Logits [examples, outputs], in the order of the TSV.
-      windows: Which window of each text decided, as `deciding_windows` returned it.
-    """
+    """The predictions of a run's best model for a labeled TSV."""
 
     run: str
-    update: int | None
+    update: int | None  # Update at which the best checkpoint was saved, or None if unknown.
     tsv: Path
     store: TokenStore
-    task: Task
-    logits: np.ndarray
+    task: Task  # Task of the model.
+    logits: np.ndarray  # Logits [examples, outputs], in the order of the TSV.
+    # Which window of each text decided, as `deciding_windows` returned it.
     windows: list[dict[str, int]]
 
 
 def predictions(
-    config: EvalConfig, tsv: Path, progress: Progress, note: Note = unheard
+    config: EvalConfig, tsv: Path, progress: Progress, note: Note = ignore_note
 ) -> Predictions:
-    """Return the predictions of a run's best model for a labeled TSV.
-
-    Args:
-      config: Options, including the run.
-      tsv: Path that `evaluated_table` returned.
-      progress: Called with the current activity, the number of examples done and the total.
-      note: Called with a sentence about how `config.file` is read.
-
-    Raises:
-      InputError: The run does not exist, or the TSV is unusable or has missing or unknown labels.
-    """
+    """Return the predictions of a run's best model for a labeled TSV."""
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
     if config.label_form:
         check_options(task, ["label_form"])
     if config.file:
-        reading = reading_of(config, several_labels=task.labels.task == MULTI_LABEL)
+        reading = read_options(config, several_labels=task.labels.task == MULTI_LABEL)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
         # Quotes in files that `prepare` wrote are characters.
         source = original if original and original.is_file() else tsv
@@ -93,20 +74,7 @@ def predictions(
 
 
 def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Task:
-    """Fit or remove what the options request.
-
-    Args:
-      config: Options of the evaluation.
-      trained: Model of the best checkpoint.
-      progress: Called with the current activity, the number of examples done and the total.
-
-    Returns:
-      The task with the new `decoding`, or unchanged if the options request nothing.
-
-    Raises:
-      ConfigError: An option does not suit the task.
-      InputError: dev.tsv cannot be used.
-    """
+    """Fit or remove what the options request."""
     task = trained.task
     requested = [n for n in ("calibrate", "thresholds") if getattr(config, n) is not None]
     if not requested:
@@ -126,33 +94,34 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
     return make_task(task.labels, decoding)
 
 
-def evaluation(found: Predictions) -> EvalResult:
+def evaluation(predicted: Predictions) -> EvalResult:
     """Return the scores of predictions."""
-    scores = found.task.report(found.logits, found.store.labels)
-    if any(found.windows):
-        deciding = [one["window"] for one in found.windows]
-        most = max(one["windows"] for one in found.windows)
+    scores = predicted.task.report(predicted.logits, predicted.store.labels)
+    if any(predicted.windows):
+        deciding = [one["window"] for one in predicted.windows]
+        most = max(one["windows"] for one in predicted.windows)
         scores["deciding_windows"] = np.bincount(deciding, minlength=most + 1)[1:].tolist()
-    return EvalResult(found.run, found.update, str(found.tsv), found.task.labels.task, scores)
+    return EvalResult(
+        predicted.run, predicted.update, str(predicted.tsv), predicted.task.labels.task, scores
+    )
 
 
-def most_wrong(found: Predictions, count: int) -> list[dict[str, Any]]:
-    """Return the worst of the wrong predictions.
+def most_wrong(predicted: Predictions, count: int) -> list[dict[str, Any]]:
+    """Return at most `count` of the wrong predictions, worst first.
 
     Returns:
-      At most `count` examples, worst first, each with its `row` in the TSV, its `text`, the items
-      of `Task.mistakes`, and its item of `found.windows`.
+      For each, its `row` in the TSV, its `text`, and the items of `Task.mistakes` and `windows`.
     """
-    table = read_tsv(found.tsv)
+    table = read_tsv(predicted.tsv)
     texts = table[[name for name in (TEXT, PAIR) if name in table]].agg(" | ".join, axis=1)
-    wrong = found.task.mistakes(found.logits, found.store.labels, count)
+    wrong = predicted.task.mistakes(predicted.logits, predicted.store.labels, count)
     indices = [one.pop("index") for one in wrong]
     return [
         {
             "row": int(table["row"].iloc[index]),
             "text": texts.iloc[index],
             **one,
-            **found.windows[index],
+            **predicted.windows[index],
         }
         for index, one in zip(indices, wrong, strict=True)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
+from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.savedmodel import write_savedmodel
@@ -24,18 +24,7 @@ _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tf
 
 
 def export(config: ExportConfig) -> ExportResult:
-    """Export a run's best model, completely or not at all.
-
-    Args:
-      config: Options that `check_export` has accepted.
-
-    Returns:
-      The run, and the format, folder and size of the exported model.
-
-    Raises:
-      InputError: The run's files are damaged.
-      RunError: The folder cannot be written.
-    """
+    """Export a run's best model, completely or not at all."""
     path, trained = Path(config.folder), load_trained(Path(config.run))
     usage = render(
         f"usage-{config.format}.md.j2",

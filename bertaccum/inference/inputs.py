@@ -27,11 +27,7 @@ from data_prep.tables.tsv import default_split
 
 
 def evaluated_table(config: EvalConfig) -> Path:
-    """Return the path of the table on which a run's best checkpoint is evaluated.
-
-    Raises:
-      InputError: The run, its best checkpoint or the table is missing.
-    """
+    """Return the path of the table on which a run's best checkpoint is evaluated."""
     data = Path(_checked(config.run).data)
     split = config.split or default_split(data)
     table = Path(config.file) if config.file else data / f"{split}.tsv"
@@ -41,23 +37,14 @@ def evaluated_table(config: EvalConfig) -> Path:
 
 
 def check_predict(config: PredictConfig) -> None:
-    """Check that a run has a best checkpoint, and that the file of texts exists.
-
-    Raises:
-      InputError: The run, its best checkpoint or the file is missing.
-    """
+    """Check that a run has a best checkpoint, and that the file of texts exists."""
     _checked(config.run)
     if config.file not in (None, "-") and not Path(config.file).exists():
         raise InputError("there is no such file", "check the path", path=config.file)
 
 
 def check_serve(config: ServeConfig) -> None:
-    """Check that the packages of the service are installed and a run has a best checkpoint.
-
-    Raises:
-      ConfigError: A package is not installed.
-      InputError: The run or its best checkpoint is missing.
-    """
+    """Check that the packages of the service are installed and a run has a best checkpoint."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
@@ -74,13 +61,7 @@ def _checked(run: str) -> TrainConfig:
 
 
 def check_export(config: ExportConfig) -> None:
-    """Check that a run has a best checkpoint, and that `out` can be created.
-
-    Raises:
-      ConfigError: `out` is a file or a folder that is not empty, `out` cannot be created, the
-        format cannot hold the model or has no such option, or safetensors is not installed.
-      InputError: The run or its best checkpoint is missing.
-    """
+    """Raise ConfigError unless `out` can be created and the format can hold the model."""
     if config.quantize != NOT_QUANTIZED and config.format != TFLITE:
         raise ConfigError(
             f"`quantize` {config.quantize} does not apply to `format` {config.format}",

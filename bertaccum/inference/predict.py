@@ -30,9 +30,7 @@ _TOGETHER = 2048
 
 
 class TextClassifier:
-    """The best model of a run, loaded to predict lists of texts.
-
-    Calls must not overlap.
+    """The best model of a run, loaded to predict lists of texts; calls must not overlap.
 
     Args:
       run: Run folder.
@@ -42,12 +40,7 @@ class TextClassifier:
     Attributes:
       run: Name of the run.
       update: Update at which the best checkpoint was saved, or None if unknown.
-      labels: Labels of the run, with its kind of task and whether it takes pairs.
       longest_text: Maximum number of tokens that the model reads of a text or a pair.
-
-    Raises:
-      ConfigError: The memory limit cannot be applied.
-      InputError: The run does not exist or has no best checkpoint.
     """
 
     def __init__(self, run: str, batch: int, memory_limit: str | None) -> None:
@@ -59,10 +52,9 @@ class TextClassifier:
         self.longest_text = trained.tokenization.longest_text
 
     def __call__(self, texts: Sequence[TextAndPair]) -> list[Prediction]:
-        """Return a prediction for each text, in the order of the texts.
+        """Return a prediction for each of at least one text, in the order of the texts.
 
-        Args:
-          texts: At least one text; second texts must be present for a model of pairs, else None.
+        Second texts must be present for a model of pairs, else None.
 
         Raises:
           RunError: A single example does not fit in memory.
@@ -86,18 +78,9 @@ class TextClassifier:
 
 
 def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
-    """Predict the labels of texts with a run's best model.
+    """Yield the predictions of a run's best model for texts, in the order of the texts.
 
-    Args:
-      config: Options, including the run.
-      texts: Any number of texts; another thread iterates over them.
-
-    Yields:
-      A prediction for each text, in the order of the texts.
-
-    Raises:
-      InputError: The run does not exist or has no best checkpoint. Errors that `texts` raises are
-        raised again.
+    Another thread iterates over `texts`; errors that they raise are raised again.
     """
     yield from stream(TextClassifier(config.run, config.batch, config.memory_limit), texts)
 
@@ -118,31 +101,24 @@ def stream(
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text and, for a model of pairs, its second text.
-
-    Raises:
-      InputError: The model takes pairs but the text is single, or the other way round; or a text
-        is not a string that UTF-8 can encode.
-    """
+    """Return a text and, for a model of pairs, its second text."""
     strings = text if isinstance(text, tuple | list) else (text,)
     if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
         wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
         raise InputError(wrong, "omit it, or convert it to a string")
-    found = _split(text, pairs)
+    given = _split(text, pairs)
     try:
-        "".join(filter(None, found)).encode()
+        "".join(filter(None, given)).encode()
     except UnicodeEncodeError:
         wrong = f"the text {str(text)[:40]!r} contains a character that UTF-8 cannot encode"
         raise InputError(wrong, "write it in UTF-8") from None
-    return found
+    return given
 
 
 def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text as `_given` does.
-
-    A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
-    text may be empty; null in JSON stands for an empty text, as in a table.
-    """
+    """Return a text as `_given` does."""
+    # A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
+    # text may be empty; null in JSON stands for an empty text, as in a table.
     if not pairs and isinstance(text, str):
         return text, None
     if not pairs:
@@ -167,14 +143,8 @@ def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
 
 
 def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[Any]]:
-    """Yield lists of the items that have arrived, waiting until there is at least one.
-
-    Another thread iterates over the items. The error that it raises is raised at the end.
-
-    Args:
-      items: The items.
-      size: Maximum number of items that wait.
-    """
+    """Yield lists of the items that have arrived, waiting until there is at least one."""
+    # Another thread iterates over the items. The error that it raises is raised at the end.
     read: queue.Queue[Any] = queue.Queue(size)
 
     def put() -> None:

@@ -30,11 +30,9 @@ class Predictor:
     If a batch runs out of memory, this and all later calls split all batches.
 
     Args:
-      model: Model to predict with; its weights may change between calls.
       batch: Number of the longest passages that each replica processes in one forward pass; see
         `batches_by_length`.
       topology: Replicas that share the work; None if there is only one.
-      watch: Records whether this worker is predicting or waiting for the others.
     """
 
     def __init__(
@@ -69,11 +67,6 @@ class Predictor:
 
         All workers must call this method. The batches do not depend on the topology. The logits are
         therefore bit-identical on any topology, unless memory runs out.
-
-        Args:
-          store: Token store to predict.
-          progress: Called with the current activity, the number of examples done and the total.
-          asked_to_stop: Called after each batch; returns whether this worker was asked to stop.
 
         Returns:
           Logits [examples, 1 + passages, outputs] float32: those of the whole text, then those of
@@ -114,7 +107,7 @@ class Predictor:
             # Replicas without work repeat the first window.
             windows += windows[:1] * (size - len(windows))
             try:
-                found = self._predict(*windows)
+                logits = self._predict(*windows)
             except tf.errors.ResourceExhaustedError:
                 if max(map(len, pieces[:size])) == 1:
                     raise RunError(
@@ -125,17 +118,12 @@ class Predictor:
                 self._pieces *= 2
                 pieces = _split(pieces, 2)
                 continue
-            yield from zip(pieces[:size], found, strict=False)
+            yield from zip(pieces[:size], logits, strict=False)
             pieces = pieces[size:]
 
 
 def deciding_windows(task: Task, store: TokenStore, logits: np.ndarray) -> list[dict[str, Any]]:
     """Return which window of each text decided, for results that users see.
-
-    Args:
-      task: Task of the model.
-      store: Token store of the texts.
-      logits: Result of `Predictor.with_passages`.
 
     Returns:
       For each text, `window` (the deciding one, counted from 1) and `windows` (their number); empty
@@ -153,13 +141,12 @@ def _split(batches: list[np.ndarray], pieces: int) -> list[np.ndarray]:
 
 
 def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., list[np.ndarray]]:
-    """Build a function that runs the forward pass on one window per replica of this process.
+    """Return a function that predicts one window per replica of this process.
 
-    Returns:
-      A function that takes these windows as arguments and returns the logits of each,
-      [examples, 1 + passages, outputs] float32, as `Predictor.with_passages` does.
+    It takes the windows and returns the logits of each, [examples, 1 + passages, outputs] float32,
+    as `Predictor.with_passages` does.
     """
-    # In batches of at most `MOST_TOKENS`, memory runs out only if it is limited.
+    # In batches of at most `MAX_TOKENS`, memory runs out only if it is limited.
     if memory_is_limited():
         disable_fused_matmul()
     strategy, number = topology.strategy, topology.present_replica

@@ -13,14 +13,12 @@ TextAndPair = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model's prediction for a text or a pair of texts.
+    """A model's prediction for a text or a pair of texts, both unchanged.
 
     Args:
-      text: The text, unchanged.
       label: Name of the most probable class, for a classification.
       probabilities: Probability of each class or label, keyed by name, in the order of the class
         numbers; None for a regression.
-      text_pair: The second text of a pair, unchanged; None for a single text.
       labels: Names of the predicted labels, for a multi-label task.
       score: Predicted number, for a regression.
       window: If the model reads several windows of a text, the number of the window that supports
@@ -49,10 +47,7 @@ class EvalResult:
     Each score is also an attribute: `result.accuracy` is `result.scores["accuracy"]`.
 
     Args:
-      run: Name of the run.
       update: Update at which the best checkpoint was saved, or None if unknown.
-      data: Path of the table.
-      task: Kind of task.
       scores: What the task's `report` returned: `examples`, `loss` and the metrics of the task;
         `expected_calibration_error` and `classes` (one `ClassScores` per class), except for a
         regression; `confusion_matrix`, for a classification; `deciding_windows`, the number of
@@ -82,9 +77,7 @@ class ExportResult:
     """An exported model.
 
     Args:
-      run: Name of the run.
       format: "savedmodel", "huggingface" or "tflite".
-      folder: Folder of the model.
       bytes: Total size of the files.
     """
 

@@ -20,14 +20,7 @@ _BESIDE = "assets.extra"
 
 
 def write_savedmodel(folder: Path, trained: TrainedModel, card: str, texts: bool) -> None:
-    """Write a SavedModel with its model card, vocabulary, labels and dimensions.
-
-    Args:
-      folder: Folder to write to.
-      trained: The model.
-      card: The model card.
-      texts: Whether the SavedModel takes texts; otherwise only token IDs.
-    """
+    """Write a SavedModel of texts or only of token IDs, with its card, vocabulary and labels."""
     model, task, tokenization = trained.model, trained.task, trained.tokenization
     of_texts = _function_of_texts(trained) if texts else None
     of_tokens = None if reads_passages(model) else function_of_tokens(model, task, strings=True)
@@ -47,11 +40,9 @@ def _save(
     of_tokens: tf.types.experimental.PolymorphicFunction | None,
     folder: Path,
 ) -> None:
-    """Write a SavedModel that needs only TensorFlow and, if it takes texts, tensorflow-text.
-
-    A program without the ops of tensorflow-text cannot load a graph that contains them, even if it
-    would call only the other signature.
-    """
+    """Write a SavedModel that needs only TensorFlow and, if it takes texts, tensorflow-text."""
+    # A program without the ops of tensorflow-text cannot load a graph that contains them, even if
+    # it would call only the other signature.
     # Save only the weights of the model: Keras would also save functions of each layer.
     module = tf.Module()
     module.weights = list(model.weights)
@@ -65,12 +56,10 @@ def _save(
 
 
 def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.PolymorphicFunction:
-    """Return a `tf.function` of strings that maps texts to the outputs of `Task.serve`.
-
-    Its inputs are `text` and, for pairs, `text_pair`, strings [batch]. If the model reads texts in
-    several windows, it also returns `window` [batch] int32, the number of the window that decided,
-    counted from 1.
-    """
+    """Return a `tf.function` of strings that maps texts to the outputs of `Task.serve`."""
+    # Its inputs are `text` and, for pairs, `text_pair`, strings [batch]. If the model reads texts
+    # in several windows, it also returns `window` [batch] int32, the number of the window that
+    # decided, counted from 1.
     model, task, tokenizer = trained.model, trained.task, Tokenizer(trained.tokenization)
     pools = reads_passages(model)
     inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]

@@ -15,14 +15,7 @@ _MODEL = "model.tflite"
 
 
 def write_tflite(folder: Path, trained: TrainedModel, card: str, quantize: str) -> None:
-    """Write a TensorFlow Lite model with its model card, vocabulary and labels.
-
-    Args:
-      folder: Folder to write to.
-      trained: Model that reads each text in one passage.
-      card: The model card.
-      quantize: One of `config.QUANTIZE`.
-    """
+    """Write a TensorFlow Lite model with its model card, vocabulary and labels."""
     # Strings need kernels that the interpreters for phones do not contain.
     model, task = trained.model, trained.task
     serve = function_of_tokens(model, task, strings=False).get_concrete_function()
@@ -38,11 +31,8 @@ def converted(
 ) -> bytes:
     """Return a function as a TensorFlow Lite model that contains only built-in operations.
 
-    Args:
-      function: Function of the model.
-      model: Owner of the weights.
-      int8: Whether to store matrices of weights as int8, with a scale for each output.
-        Activations are quantized when the model runs (dynamic range quantization).
+    With `int8`, matrices of weights are stored as int8, with a scale for each output. Activations
+    are quantized when the model runs (dynamic range quantization).
     """
     module = tf.Module()
     module.weights = list(model.weights)

@@ -31,7 +31,6 @@ def function_of_tokens(
 
     Args:
       model: Classifier that `build_classifier` returned, which reads each text in one passage.
-      task: Task of the model.
       strings: Whether to return outputs that are strings.
     """
     specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS]
@@ -51,15 +50,7 @@ def function_of_tokens(
 def write_description(
     folder: Path, tokenization: Tokenization, task: Task, outputs: dict[str, Any], **more: str
 ) -> None:
-    """Write `model.json`: inputs and outputs, and how texts become tokens.
-
-    Args:
-      folder: Existing folder to write to.
-      tokenization: How the model's texts become tokens.
-      task: Task of the model.
-      outputs: The tensors that the function of `function_of_tokens` returns.
-      **more: Further entries.
-    """
+    """Write `model.json`: inputs and outputs, and how texts become tokens."""
     entries = tokenization.vocabulary.entries
     description = {
         "inputs": {name: {"dtype": "int32", "shape": _SHAPE} for name in INPUTS},

@@ -10,8 +10,7 @@ import tf_keras
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
-from bertaccum.bert.tokenization import Tokenization
-from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.bert.tokenization import Tokenization, tokenization_of
 from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
@@ -25,23 +24,14 @@ from bertaccum.tasks.task import Task
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The best model of a run.
-
-    Args:
-      run: Name of the run.
-      config: Options of the run.
-      folder: Folder of the best checkpoint.
-      model: Classifier that `build_classifier` returned, with its weights.
-      files: Information that the model needs in addition to its weights.
-      task: Task of the model.
-    """
+    """The best model of a run."""
 
     run: str
-    config: TrainConfig
-    folder: Path
-    model: tf_keras.Model
-    files: ModelFiles
-    task: Task
+    config: TrainConfig  # Options of the run.
+    folder: Path  # Folder of the best checkpoint.
+    model: tf_keras.Model  # Classifier that `build_classifier` returned, with its weights.
+    files: ModelFiles  # Information that the model needs in addition to its weights.
+    task: Task  # Task of the model.
 
     @property
     def tokenization(self) -> Tokenization:
@@ -57,11 +47,7 @@ class TrainedModel:
 def load_trained(run: Path) -> TrainedModel:
     """Load the best model of a run.
 
-    Args:
-      run: Run folder.
-
     Raises:
-      InputError: The run does not exist or has no best checkpoint, or its files are damaged.
       RunError: The model does not fit in memory.
     """
     config, best = read_run_config(run), RunPaths(run).best_checkpoint()

@@ -20,12 +20,7 @@ from bertaccum.version import __version__
 
 
 def examine() -> dict[str, Any]:
-    """Run all checks.
-
-    Returns:
-      A record for JSON. `checks` contains a dict for each check, with the fields of `Finding`, and
-        `passed` is False if one of them failed.
-    """
+    """Run all checks, and return each `Finding` as a dict in `checks`, and whether all `passed`."""
     processor, of_processor = check_processor()
     memory, of_memory = check_memory()
     cache, of_cache = check_cache()

@@ -9,16 +9,9 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """The result of one check."""
 
-    Args:
-      subject: What was checked, such as a package.
-      status: One of `OK`, `WARNING` and `FAILED`.
-      detail: What was found.
-      remedy: What to do about it; empty if the status is `OK`.
-    """
-
-    subject: str
-    status: str
-    detail: str
-    remedy: str = ""
+    subject: str  # What was checked, such as a package.
+    status: str  # One of `OK`, `WARNING` and `FAILED`.
+    detail: str  # What was found.
+    remedy: str = ""  # What to do about it; empty if the status is `OK`.

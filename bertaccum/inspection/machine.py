@@ -84,14 +84,10 @@ def check_cache() -> tuple[Finding, dict[str, Any]]:
 
 
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that affect training, without secrets.
+    """Return the environment variables that affect training, in alphabetical order.
 
-    Args:
-      environment: All variables.
-
-    Returns:
-      The variables in alphabetical order. The values of those whose names suggest a secret, and
-        user names, passwords and queries in addresses, are replaced by `…`.
+    The values of those whose names suggest a secret, and user names, passwords and queries in
+    addresses, are replaced by `…`.
     """
     named = (n for n in environment if n in _NAMES or n.startswith(_PREFIXES))
     names = sorted(n for n in named if not n.startswith(_OTHERS))

@@ -20,11 +20,7 @@ _MODULES = ("tensorflow", "tf_keras", "tensorflow_text", "official.nlp.modeling"
 
 
 def main(folder: str) -> None:
-    """Run all stages.
-
-    Args:
-      folder: An empty folder, for the files of the rehearsal.
-    """
+    """Run all stages, with files in an empty folder."""
     stages: dict[str, Callable[[], dict[str, Any]]] = {
         **{module: _importing(module) for module in _MODULES},
         "devices": _devices,

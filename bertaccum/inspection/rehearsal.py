@@ -46,10 +46,9 @@ def rehearse(folder: Path) -> dict[str, float]:
 
     Returns:
       `difference` is the largest absolute difference between two weights of the same variable after
-        the two updates, and `change` the largest change of a weight by the updates.
-        `norm_difference` is the largest relative difference between two gradient norms: AdamW's
-        updates hardly depend on the scale of the gradient, so the weights do not show a wrong
-        divisor.
+      the two updates, and `change` the largest change of a weight by the updates. `norm_difference`
+      is the largest relative difference between two gradient norms: AdamW's updates hardly depend
+      on the scale of the gradient, so the weights do not show a wrong divisor.
     """
     store = _store(folder)
     initial, whole, norms = _train(store, TARGET_BATCH)
@@ -73,16 +72,7 @@ def _store(folder: Path) -> TokenStore:
 
 
 def _train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Train, and return the weights before and after, and the gradient norms.
-
-    Args:
-      store: Token store with the examples.
-      micro_batch: Number of examples per micro-batch.
-
-    Returns:
-      The weights before and after the updates, each [weights] float32, and the norm of each
-        update's mean gradient, [updates] float64.
-    """
+    """Train, and return the weights before and after, and the gradient norms."""
     tf_keras.utils.set_random_seed(1)
     small = EncoderConfig(
         hidden_size=8,

@@ -25,7 +25,7 @@ _SUBJECTS = {
     "devices": "devices",
     "rehearsal": "rehearsal",
 }
-_MOST_SECONDS = 600
+_MAX_SECONDS = 600
 # Largest difference between weights, and relative difference between gradient norms, that rounding
 # explains after two updates.
 _TOLERANCE, _NORM_TOLERANCE = 1e-6, 1e-5
@@ -35,14 +35,12 @@ _NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 def check_tensorflow() -> tuple[list[Finding], dict[str, Any]]:
     """Import TensorFlow, list the devices and rehearse training, in a process of its own.
 
-    Returns:
-      The findings, and a record with `build`, `gpus`, `instruction_sets` and `rehearsal`; what is
-        unknown is missing.
+    The record has `build`, `gpus`, `instruction_sets` and `rehearsal`, as far as they are known.
     """
     stages, log, end = _run_probe()
     known: dict[str, Any] = {}
-    if found := re.search(r"enable the following instructions: (.*?),? in other operations", log):
-        known["instruction_sets"] = found[1].split()
+    if match := re.search(r"enable the following instructions: (.*?),? in other operations", log):
+        known["instruction_sets"] = match[1].split()
     findings = [_finding(stage, stages[stage]) for stage in _SUBJECTS if stage in stages]
     if "devices" in stages:
         known |= {name: stages["devices"].get(name) for name in ("build", "gpus")}
@@ -73,11 +71,11 @@ def _run_probe() -> tuple[dict[str, dict[str, Any]], str, str]:
         with Path(folder, "out").open("w+") as out, Path(folder, "log").open("w+b") as log:
             try:
                 done = subprocess.run(
-                    command, stdout=out, stderr=log, env=environment, timeout=_MOST_SECONDS
+                    command, stdout=out, stderr=log, env=environment, timeout=_MAX_SECONDS
                 )
                 end = _ending(done.returncode)
             except subprocess.TimeoutExpired:
-                end = f"did not finish within {_MOST_SECONDS} seconds"
+                end = f"did not finish within {_MAX_SECONDS} seconds"
             lines = Path(folder, "out").read_text().splitlines()
             text = Path(folder, "log").read_text(errors="replace")
     return dict(map(json.loads, lines)), text, end

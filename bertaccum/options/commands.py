@@ -15,7 +15,7 @@ from typing import Any
 from bertaccum.errors import ConfigError
 from bertaccum.options.fields import (
     AUTO,
-    MOST_EPOCHS,
+    MAX_EPOCHS,
     OFF,
     ON,
     Options,
@@ -80,13 +80,7 @@ output_option = partial(setting, group=OUTPUT)
 
 
 def _refuse_above(config: Options, name: str, limit: str) -> None:
-    """Raise ConfigError if one option has a greater value than the option that limits it.
-
-    Args:
-      config: The options.
-      name: Name of the option to check.
-      limit: Name of the option that limits it.
-    """
+    """Raise ConfigError if one option has a greater value than the option that limits it."""
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
         raise ConfigError(
@@ -306,7 +300,7 @@ class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = optimization_option(
-        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MOST_EPOCHS, exclusive=True
+        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MAX_EPOCHS, exclusive=True
     )
     learning_rate: float = optimization_option(
         2e-5, "Peak learning rate.", minimum=0, exclusive=True

@@ -1,7 +1,4 @@
-"""Fields of a configuration, with their defaults, help texts, bounds and checks.
-
-This module imports only the standard library.
-"""
+"""Fields of a configuration, with their defaults, help texts, bounds and checks."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from bertaccum.system.sizes import parse_size
 
 AUTO = "auto"
 ON, OFF = "on", "off"
-MOST_EPOCHS = 1_000_000
+MAX_EPOCHS = 1_000_000
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
 # Options of the columns of `test_file`; each replaces the option without `test_`.
 TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
-_LEAST_SIZE = 2**20  # bytes
+_MIN_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -47,12 +44,8 @@ def setting(
     """Return a dataclass field that also carries its help text and its valid values.
 
     Args:
-      default: The default value. If it is None, the help text may state what applies instead.
       help: The help text for the command line. It names other options in backticks.
-      group: The section of the command's help that lists the option, one of `config.GROUPS`.
-      choices: The valid strings; empty if any value of the right type is valid.
-      minimum: The smallest valid number.
-      maximum: The largest valid number.
+      group: The section of the command's help that lists the option, one of `GROUPS`.
       exclusive: Whether the bounds themselves are invalid.
       free: Whether a resumed run may change the value, because the updates do not depend on it.
       switch: Whether the option is True, False or None, which leaves the choice to the program.
@@ -121,7 +114,7 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     if not numeric:
         return None if isinstance(value, str) else "is not text"
     if bounds["fraction"] and isinstance(value, float):
-        return None if 0 < value <= MOST_EPOCHS else "is not a finite number of epochs above 0"
+        return None if 0 < value <= MAX_EPOCHS else "is not a finite number of epochs above 0"
     number = int | float if isinstance(default, float) or bounds["real"] else int
     # math.isfinite raises for integers too large for a float.
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
@@ -150,17 +143,13 @@ def size_in_bytes(option: str, value: str | None) -> int | None:
         size = parse_size(value)
     except ValueError as error:
         raise ConfigError(f"`{option}` {value} {error}") from None
-    if size < _LEAST_SIZE:
+    if size < _MIN_SIZE:
         raise ConfigError(f"`{option}` {value} means {size:,} bytes", "add a unit, as in 4GiB")
     return size
 
 
 def save_interval(text: str) -> tuple[int | None, float | None]:
-    """Return `save_every` as (updates, None) or (None, seconds).
-
-    Raises:
-      ConfigError: The text is neither a number of updates nor a time.
-    """
+    """Return `save_every` as (updates, None) or (None, seconds)."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
     if match is None:
         raise ConfigError(
@@ -172,11 +161,7 @@ def save_interval(text: str) -> tuple[int | None, float | None]:
 
 
 def timeout_seconds(text: str) -> float:
-    """Return `collective_timeout` in seconds.
-
-    Raises:
-      ConfigError: The text is not a time.
-    """
+    """Return `collective_timeout` in seconds."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
     if match is None:
         raise ConfigError(
@@ -204,11 +189,7 @@ def encoding_setting(group: str | None = None) -> Any:
 
 
 def delimiter_character(value: str | None) -> str | None:
-    """Return the separator that `delimiter` names, or None if it is not set.
-
-    Raises:
-      ConfigError: The value cannot separate columns.
-    """
+    """Return the separator that `delimiter` names, or None if it is not set."""
     if value is None:
         return None
     character = (DELIMITERS | {r"\t": "\t"}).get(value, value)
@@ -221,12 +202,7 @@ def delimiter_character(value: str | None) -> str | None:
 
 
 def label_columns_setting(file: str = "", group: str | None = None) -> Any:
-    """Return the dataclass field that defines the option `label_columns`.
-
-    Args:
-      file: The words that say which file has the columns, such as ` of `file``.
-      group: The section of the command's help that lists the option.
-    """
+    """Return the dataclass field of the option `label_columns`; `file` says whose they are."""
     help = (
         f"Names or 1-based numbers of columns{file} that contain 1 if the label with the column's"
         " name applies, else 0, separated by commas. They replace `label_column`."
@@ -241,11 +217,7 @@ def label_separator_setting(group: str | None = None) -> Any:
 
 
 def column_names(value: str | None) -> tuple[str, ...]:
-    """Return the columns that `label_columns` names.
-
-    Raises:
-      ConfigError: A name is empty.
-    """
+    """Return the columns that `label_columns` names."""
     if value is None:
         return ()
     names = tuple(name.strip() for name in value.split(","))
@@ -258,11 +230,7 @@ def column_names(value: str | None) -> tuple[str, ...]:
 
 
 def host_names(value: str | None) -> tuple[str, ...]:
-    """Return the names that `allowed_host` contains, in lower case.
-
-    Raises:
-      ConfigError: A name is empty or contains more than a host name.
-    """
+    """Return the names that `allowed_host` contains, in lower case."""
     names = [] if value is None else value.lower().split(",")
     names = [name.strip().removesuffix(".") for name in names]
     if not all(re.fullmatch(r"[\w.-]+|[0-9a-f:.]+", name, re.ASCII) for name in names):

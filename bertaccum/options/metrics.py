@@ -1,7 +1,6 @@
 """Metrics of an evaluation: their names, comparison and wording.
 
 An evaluation is a mapping with the same keys as a line of `eval.jsonl`, or as `eval-SPLIT.json`.
-This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
 # A table with one column for each class has at most this many classes.
-MOST_CLASSES = 50
+MAX_CLASSES = 50
 # Correlations below this are weak, however many examples there are.
 _WEAK = 0.2
 
@@ -77,17 +76,17 @@ def _with_baselines(
     evaluation: Evaluation, labels: Mapping[str, str], split: str = ""
 ) -> dict[str, str]:
     """Return some scores of an evaluation, keyed by label, each baseline after its metric."""
-    found = {}
+    texts = {}
     for name, label in labels.items():
-        found[label] = shown(evaluation, name)
+        texts[label] = shown(evaluation, name)
         if name == "accuracy" and (score := shown(evaluation, "majority_accuracy")):
             always = f"always predicting {evaluation['majority_class']!r}"
-            found[f"{split}majority baseline"] = f"{score} ({always})"
+            texts[f"{split}majority baseline"] = f"{score} ({always})"
         if name == "micro_f1" and (score := shown(evaluation, "constant_micro_f1")):
-            found[f"{split}constant baseline"] = f"{score} (always predicting the same labels)"
+            texts[f"{split}constant baseline"] = f"{score} (always predicting the same labels)"
         if name == "mse" and (score := shown(evaluation, "mean_baseline_mse")):
-            found[f"{split}mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
-    return found
+            texts[f"{split}mean baseline"] = f"{score} (always predicting the mean of train.tsv)"
+    return texts
 
 
 def _deciding(counts: list[int]) -> str:
@@ -102,12 +101,7 @@ def score_on(split: str, evaluation: Evaluation, metric: str) -> dict[str, str]:
 
 
 def outcome(best: Evaluation, metric: str) -> dict[str, str]:
-    """Return the dev scores of the best checkpoint of a run, keyed by name.
-
-    Args:
-      best: The evaluation of the best checkpoint.
-      metric: The metric that selected it.
-    """
+    """Return the dev scores of the best checkpoint of a run, keyed by name."""
     labels = {name: f"dev {LABELS[name]} of the best checkpoint" for name in ordered(metric)}
     labels[metric] = f"best dev {LABELS[metric]}"
     found = _with_baselines(best, labels, "dev ")
@@ -129,29 +123,23 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
 
 
 def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
-    """Return a text with a mean training loss, the number of examples and `more`.
-
-    The text is empty if the loss is None.
-    """
+    """Return a text with a mean training loss, the number of examples and `more`, or ""."""
     return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
 
 
-def noise_scale(found: dict[str, Any] | None) -> str:
+def noise_scale(facts: dict[str, Any] | None) -> str:
     """Return `batch_advice.noise_facts` as a text; empty for None."""
-    if found is None:
+    if facts is None:
         return ""
-    scale, error = found["noise_scale"], found["standard_error"]
-    value = f"above {found['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
+    scale, error = facts["noise_scale"], facts["standard_error"]
+    value = f"above {facts['lowest']:,.0f}" if scale is None else f"{scale:,.0f}"
     if scale is not None and error is not None:
         value += f" ± {error:,.0f}"
-    return f"{value} (updates {found['first_update']:,} to {found['last_update']:,})"
+    return f"{value} (updates {facts['first_update']:,} to {facts['last_update']:,})"
 
 
 def one_class(evaluation: Evaluation) -> str:
-    """Return a warning if the model predicts one class for all examples but the data has several.
-
-    Otherwise, the result is an empty string.
-    """
+    """Return a warning if a model predicts one class for all examples of several, else ""."""
     only = evaluation.get("only_prediction")
     if only is None or evaluation.get("majority_accuracy") == 1:
         return ""
@@ -201,16 +189,14 @@ def warning(evaluation: Evaluation) -> str:
 
 
 def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[int, str, str]]:
-    """Return the mistakes in a confusion matrix: number, label and prediction, most frequent first.
+    """Return the mistakes in a confusion matrix [labels, predictions], the most frequent first.
 
-    Args:
-      names: The names of the classes.
-      counts: The number of examples of each label (row) with each prediction (column).
+    A mistake is its number, the name of the label and that of the prediction.
     """
-    found = [
+    mistakes = [
         (count, label, predicted)
         for label, row in zip(names, counts, strict=True)
         for predicted, count in zip(names, row, strict=True)
         if count and label != predicted
     ]
-    return sorted(found, key=lambda mistake: -mistake[0])
+    return sorted(mistakes, key=lambda mistake: -mistake[0])

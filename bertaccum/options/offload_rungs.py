@@ -1,7 +1,4 @@
-"""The parts of the training state that can be offloaded to host memory.
-
-This module imports only the standard library.
-"""
+"""The parts of the training state that can be offloaded to host memory."""
 
 from __future__ import annotations
 
@@ -13,19 +10,12 @@ SLOTS, ACCUMULATORS = "slots", "accumulators"
 
 
 class Rung(NamedTuple):
-    """The parts of the training state that a plan keeps in host memory.
+    """The parts of the training state that a plan keeps in host memory."""
 
-    Args:
-      moved: The parts that move there.
-      noun: These parts, for the description of a plan.
-      phrase: The same, for a sentence.
-      left: What remains on the device, for a sentence.
-    """
-
-    moved: tuple[str, ...]
-    noun: str
-    phrase: str
-    left: str
+    moved: tuple[str, ...]  # The parts that move there.
+    noun: str  # These parts, for the description of a plan.
+    phrase: str  # The same, for a sentence.
+    left: str  # What remains on the device, for a sentence.
 
 
 OFFLOAD_NONE = "none"

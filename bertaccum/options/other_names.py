@@ -1,7 +1,5 @@
 """Names of options and commands in other programs, and what bertaccum has instead.
 
-This module imports only the standard library.
-
 Sources: the flags of google-research/bert's run_classifier.py; the fields of TrainingArguments in
 transformers 5.23.0, and the options of its example scripts; other common names.
 """
@@ -186,21 +184,19 @@ def explain_option(name: str, command: str, options: Mapping[str, Collection[str
 
     Args:
       name: The option, such as `--lr` or `lr`.
-      command: The command that does not have it.
-      options: The names of the options of each command.
 
     Returns:
       A phrase with our options in backticks, such as "bertaccum calls this `learning_rate`".
     """
     asked = name.strip("-").replace("-", "_").lower()
-    found = [asked, *(ours for ours, others in _OPTIONS.items() if asked in others.split())]
-    for ours in found:
+    names = [asked, *(ours for ours, others in _OPTIONS.items() if asked in others.split())]
+    for ours in names:
         if ours in options[command]:
             return f"bertaccum calls this `{ours}`"
     for instead, others in _INSTEAD.items():
         if asked in others.split():
             return instead
-    for ours in found:
+    for ours in names:
         if having := [other for other, those in options.items() if ours in those]:
             called = "this is" if ours == asked else f"bertaccum calls this `{ours}`,"
             return f"{called} an option of `bertaccum {'`, `'.join(having)}`"

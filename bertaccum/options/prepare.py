@@ -20,7 +20,7 @@ from bertaccum.options.fields import (
 from bertaccum.options.task_names import MULTI_LABEL, TASKS
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
-LEAST_DEV_FRACTION = 0.01
+MIN_DEV_FRACTION = 0.01
 
 source_option = partial(setting, group=SOURCE)
 table_option = partial(setting, group=TABLES)

@@ -1,4 +1,4 @@
-"""Names of the kinds of tasks. This module imports nothing."""
+"""Names of the kinds of tasks."""
 
 CLASSIFICATION, REGRESSION, MULTI_LABEL = "classification", "regression", "multi-label"
 # Each kind of task, and how transformers names it, the `problem_type` in a config.json.

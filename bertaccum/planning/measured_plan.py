@@ -98,7 +98,7 @@ def _prove(
     space, best = measured.space, measured.found.best_first()
     strict = strict_limit(space.limit_bytes)
     # The simulated GPU may have more memory than this machine.
-    strict = max(min(strict, pool or strict), device_memory.LEAST_BYTES)
+    strict = max(min(strict, pool or strict), device_memory.MIN_BYTES)
     if not best:
         return None
     config = dataclasses.replace(config, offload=best[0].plan.offload)
@@ -117,7 +117,7 @@ def _pool_bytes(limit: int | None, on_cpu: bool, host_bytes: int) -> int | None:
     if limit is None or not on_cpu:
         return limit
     most = available_bytes() - host_bytes
-    return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.LEAST_BYTES)
+    return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.MIN_BYTES)
 
 
 def _offloads(request: PlanRequest, limit: int | None) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from bertaccum.bert.model_finder import find_dimensions
-from bertaccum.data.data_folder import read_inputs, tsvs_to_plan_with
+from bertaccum.data.run_inputs import read_inputs, tsvs_to_plan_with
 from bertaccum.distribution import device_memory
 from bertaccum.options.commands import PlanConfig, TrainConfig
 from bertaccum.options.fields import size_in_bytes

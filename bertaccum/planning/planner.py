@@ -13,7 +13,7 @@ from bertaccum.options.fields import AUTO
 from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
-from bertaccum.system.cache import cache_folder, forget, prepare_cache, read_cached, write_cached
+from bertaccum.system.cache import cache_folder, evict, prepare_cache, read_cached, write_cached
 from bertaccum.system.progress import Progress
 
 
@@ -88,8 +88,8 @@ def _planned(
         prepare_cache(progress)
         values = measure_plan(request, progress)
         if fresh:
-            forget(path)
-            forget(limits_file(request))
+            evict(path)
+            evict(limits_file(request))
         # Otherwise, do not cache that nothing fits: later, more memory may be free.
         if values["micro_batch"] is not None or keep_failure:
             write_cached(path, values, progress)

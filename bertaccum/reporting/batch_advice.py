@@ -25,7 +25,7 @@ from bertaccum.system.files import finite
 
 # The estimate uses the last part of a run, because the noise scale grows during training.
 _LATE = 1 / 3
-_LEAST_UPDATES = 20
+_MIN_UPDATES = 20
 _BLOCKS = 10
 # Target batches in the table, as multiples of the run's.
 _MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16)
@@ -33,19 +33,14 @@ _MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The noise scale of a part of a run.
+    """The noise scale of a part of a run."""
 
-    Args:
-      noise_scale: The noise scale, in examples; infinite if the signal cannot be told from zero.
-      standard_error: Its standard error, in examples.
-      lowest: A noise scale two standard errors of the signal below the estimate; a lower bound.
-      first_update, last_update: The updates that were used, counted from 1.
-    """
-
+    # The noise scale, in examples; infinite if the signal cannot be told from zero.
     noise_scale: float
-    standard_error: float
+    standard_error: float  # Its standard error, in examples.
+    # A noise scale two standard errors of the signal below the estimate; a lower bound.
     lowest: float
-    first_update: int
+    first_update: int  # The updates that were used, counted from 1.
     last_update: int
 
 
@@ -56,12 +51,11 @@ def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScal
     (jackknife), because the estimates of neighboring updates are correlated.
 
     Args:
-      updates: Lines of `metrics.jsonl` for updates.
       part: Fraction of the updates to use; the default is a third.
     """
     known = [line for line in updates if line.get("gradient_noise") is not None]
-    late = known[-max(round(len(known) * part), _LEAST_UPDATES) :]
-    if len(late) < _LEAST_UPDATES:
+    late = known[-max(round(len(known) * part), _MIN_UPDATES) :]
+    if len(late) < _MIN_UPDATES:
         return None
     pairs = np.array([(line["gradient_noise"], line["gradient_signal"]) for line in late])
     sums = np.add.reduceat(pairs, np.arange(_BLOCKS) * len(late) // _BLOCKS)  # [blocks, 2]
@@ -83,10 +77,10 @@ def noise_facts(record: Record) -> dict[str, Any] | None:
 
     The result is None if the run has measured too few updates.
     """
-    found = noise_scale(record.updates)
-    if found is None or not math.isfinite(found.lowest):
+    scale = noise_scale(record.updates)
+    if scale is None or not math.isfinite(scale.lowest):
         return None
-    return finite(dataclasses.asdict(found))
+    return finite(dataclasses.asdict(scale))
 
 
 def advice(record: Record) -> dict[str, Any]:
@@ -101,21 +95,21 @@ def advice(record: Record) -> dict[str, Any]:
     Raises:
       InputError: The run has not measured its noise scale in enough updates.
     """
-    found = noise_facts(record)
-    if found is None:
+    noise = noise_facts(record)
+    if noise is None:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
         raise InputError(
             f"measured its noise scale in {measured:,} updates, which are too few",
-            f"train at least {_LEAST_UPDATES + 1} updates, without `noise_scale` none",
+            f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none",
             path=record.paths.path,
         )
-    scale = found["noise_scale"] or found["lowest"]
+    scale = noise["noise_scale"] or noise["lowest"]
     return {
         "run": str(record.paths.path),
         "target_batch": record.config.target_batch,
         "learning_rate": record.config.learning_rate,
-        **found,
-        "is_bound": found["noise_scale"] is None,
+        **noise,
+        "is_bound": noise["noise_scale"] is None,
         "batches": [
             relative(record.config, scale, batch)
             for batch in sorted({round(record.config.target_batch * m) for m in _MULTIPLES} - {0})

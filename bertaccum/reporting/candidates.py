@@ -11,7 +11,6 @@ def candidate_cells(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, str]
     """Return the cells of a candidate, by column; `*` marks the chosen candidate.
 
     Args:
-      row: The candidate.
       plan: The plan, with the chosen micro-batch size and savings.
     """
     chosen = all(row.get(key) == plan.get(key) for key in ("micro_batch", "recompute", "offload"))

@@ -14,7 +14,7 @@ from bertaccum.options.metrics import LABELS
 from bertaccum.reporting.curves import Series
 from bertaccum.reporting.figures import (
     STYLE,
-    Look,
+    LineStyle,
     as_bytes,
     draw_loss,
     draw_scores,
@@ -46,7 +46,9 @@ _PAGE_STYLE = STYLE | {
 def loss_curve(series: Series, span: int) -> Markup:
     """Plot the loss of every update, and the running mean of the loss, against examples seen."""
     label = f"Training loss over {series.total:,} examples, and its mean over {span:,} examples"
-    return _curve("loss", label, series, lambda axes: draw_loss(axes, series, span, Look(_ACCENT)))
+    return _curve(
+        "loss", label, series, lambda axes: draw_loss(axes, series, span, LineStyle(_ACCENT))
+    )
 
 
 def learning_rate_curve(series: Series) -> Markup:
@@ -62,7 +64,9 @@ def learning_rate_curve(series: Series) -> Markup:
 def score_curve(series: Series) -> Markup:
     """Plot the dev metric against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
-    return _curve("score", label, series, lambda axes: draw_scores(axes, series, Look(_ACCENT)))
+    return _curve(
+        "score", label, series, lambda axes: draw_scores(axes, series, LineStyle(_ACCENT))
+    )
 
 
 def reliability_curve(bins: list[dict[str, float]]) -> Markup:

@@ -30,10 +30,6 @@ _INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
 def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs, which may be running, and write `compare.png` and `compare.svg`.
 
-    Args:
-      config: The output folder and the smoothing.
-      runs: The run folders.
-
     Returns:
       `smooth` (the number of examples that losses are averaged over), `equal_mean_examples` (the
       number of examples per mean in `noise_of_equal_means`), `best_by` (the metric that selects the
@@ -41,10 +37,6 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       accuracy), `runs` (one `row` per run), `differences` (the options and inputs that differ, each
       with one value per run), `figures` (the paths of the figures) and `missing_characters` (those
       characters of the runs' names that no installed font has).
-
-    Raises:
-      ConfigError: `out` cannot be written to.
-      InputError: A folder contains no run, its logs are damaged, or no run has an update yet.
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
@@ -70,8 +62,8 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 
 def shared_metric(records: Sequence[Record]) -> str | None:
     """Return the metric that selects the best checkpoint in all runs; None if the runs differ."""
-    found = {record.best_by for record in records}
-    return found.pop() if len(found) == 1 else None
+    metrics = {record.best_by for record in records}
+    return metrics.pop() if len(metrics) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
@@ -84,15 +76,7 @@ def unique_names(records: Sequence[Record]) -> list[str]:
 def row(name: str, record: Record, series: Series, span: int, size: int) -> dict[str, Any]:
     """Return the facts about a run that the comparison shows; None for a missing fact.
 
-    Args:
-      name: The name to show.
-      record: The record of the run.
-      series: The curves of the run.
-      span: The number of examples that losses are averaged over.
-      size: The number of examples in the largest update of all runs.
-
-    Raises:
-      InputError: The files of the run are damaged.
+    `size` is the number of examples in the largest update of all runs.
     """
     with undamaged(record.paths.path):
         summary, plan = record.summary or {}, record.plan
@@ -123,17 +107,17 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Return the options and inputs that differ between runs, with one value per run."""
-    found: dict[str, list[Any]] = {}
+    differing: dict[str, list[Any]] = {}
     for field in dataclasses.fields(TrainConfig):
         values = [getattr(record.config, field.name) for record in records]
         if field.name != "out" and any(value != values[0] for value in values):
-            found[field.name] = values
+            differing[field.name] = values
     began = [record.inputs for record in records]
     for name in _INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
         if len(set(digests)) > 1:
-            found[name] = digests
-    return found
+            differing[name] = digests
+    return differing
 
 
 def _write_figures(

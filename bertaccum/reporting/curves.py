@@ -12,24 +12,15 @@ from bertaccum.runs.record import Record, undamaged
 
 @dataclass(frozen=True)
 class Series:
-    """The logs of a run as arrays, with one entry per update or evaluation.
+    """The logs of a run as arrays, with one entry per update or evaluation."""
 
-    Args:
-      updates: The number of each update, int64 [updates].
-      examples: The number of examples in each update, int64 [updates].
-      loss: The mean loss of each update, float64 [updates]; NaN if it was not finite.
-      learning_rate: The learning rate of each update, float64 [updates].
-      evaluated: The number of examples seen at each evaluation, int64 [evaluations].
-      metric: The metric in `scores`, one of `METRICS`.
-      scores: The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
-    """
-
-    updates: np.ndarray
-    examples: np.ndarray
-    loss: np.ndarray
-    learning_rate: np.ndarray
-    evaluated: np.ndarray
-    metric: str
+    updates: np.ndarray  # The number of each update, int64 [updates].
+    examples: np.ndarray  # The number of examples in each update, int64 [updates].
+    loss: np.ndarray  # The mean loss of each update, float64 [updates]; NaN if it was not finite.
+    learning_rate: np.ndarray  # The learning rate of each update, float64 [updates].
+    evaluated: np.ndarray  # The number of examples seen at each evaluation, int64 [evaluations].
+    metric: str  # The metric in `scores`, one of `METRICS`.
+    # The dev metric, float64 [evaluations]; NaN if an evaluation lacks the metric.
     scores: np.ndarray
 
     @property
@@ -49,15 +40,7 @@ class Series:
 
 
 def read_series(record: Record, metric: str | None = None) -> Series:
-    """Return the curves of a run.
-
-    Args:
-      record: The record of the run.
-      metric: The dev metric; by default the one that selects the best checkpoint.
-
-    Raises:
-      InputError: A line of the logs does not have the fields that training writes.
-    """
+    """Return the curves of a run, with the metric that selects the best checkpoint by default."""
     lines = record.updates
     with undamaged(record.paths.path):
         updates = np.array([line["update"] for line in lines], np.int64)
@@ -74,8 +57,8 @@ def read_series(record: Record, metric: str | None = None) -> Series:
 
 def _numbers(values: list[float | None]) -> np.ndarray:
     """Return values as an array, with NaN for None, which replaces non-finite values in JSON."""
-    found = np.array([np.nan if value is None else value for value in values], np.float64)
-    return np.where(np.isfinite(found), found, np.nan)
+    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def default_span(several: list[Series]) -> int:
@@ -88,15 +71,9 @@ def default_span(several: list[Series]) -> int:
 
 
 def smoothed(series: Series, span: int) -> np.ndarray:
-    """Return the centered running mean of the loss, [updates].
+    """Return the centered running mean [updates] of the loss; NaN if no loss in it is finite.
 
-    Args:
-      series: The curves of a run.
-      span: The number of examples to average over, around the middle of each update. Near both
-        ends of the run, there are fewer.
-
-    Returns:
-      The running mean; NaN if no loss in the span is finite.
+    It covers `span` examples around the middle of each update, and fewer near both ends of the run.
     """
     middles = series.middles
     first = np.searchsorted(middles, middles - span / 2)
@@ -138,9 +115,6 @@ def noise(series: Series, span: int) -> float | None:
     variance v, their deviation from the mean therefore has only the variance (1 - 1/n) v. The
     result corrects for this, so that runs with few and many updates per span can be compared.
     Updates with fewer than 3 updates in their span, or with a non-finite loss, are ignored.
-
-    Returns:
-      The standard deviation, or None if all updates are ignored.
     """
     finite = np.isfinite(series.loss)
     middles, loss = series.middles[finite], series.loss[finite]

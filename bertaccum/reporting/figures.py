@@ -43,20 +43,14 @@ STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """The style in which a run is drawn.
+class LineStyle:
+    """The style in which a run is drawn."""
 
-    Args:
-      color: The color of the lines.
-      label: The label in the legend.
-      position: The 0-based position of the run among those whose curves coincide with its own.
-      of: The number of these runs; 1 if no other run's curves coincide.
-    """
-
-    color: Any
-    label: str = ""
+    color: Any  # The color of the lines.
+    label: str = ""  # The label in the legend.
+    # The 0-based position of the run among those whose curves coincide with its own.
     position: int = 0
-    of: int = 1
+    of: int = 1  # The number of these runs; 1 if no other run's curves coincide.
 
     @property
     def dashes(self) -> Any:
@@ -85,15 +79,7 @@ def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarra
 def comparison(
     names: Sequence[str], several: Sequence[Series], span: int
 ) -> tuple[dict[str, bytes], str]:
-    """Return the figure of `draw_runs`, and the characters of `names` that no installed font has.
-
-    Args:
-      names, several, span: Arguments of `draw_runs`.
-
-    Returns:
-      The figure as PNG and SVG, by file name; and the characters that the PNG shows as boxes, in
-      one string.
-    """
+    """Return the figure of `draw_runs` as PNG and SVG, and the characters that no font has."""
     fonts, missing = fonts_for("".join(names))
     with matplotlib.rc_context(STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
@@ -105,34 +91,29 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     """Draw the raw and smoothed loss and a dev metric against examples seen, one color per run.
 
     Runs whose curves coincide are drawn with alternating dashes, and the legend says so.
-
-    Args:
-      names: The names of the runs.
-      several: The curves of the runs, all with the same metric.
-      span: The number of examples that the smoothed loss is averaged over.
     """
-    looks = _looks(names, several)
-    lines = sum(look.label.count("\n") + 1 for look in looks)
+    styles = _line_styles(names, several)
+    lines = sum(line.label.count("\n") + 1 for line in styles)
     figure = Figure(figsize=(10, 7 + 0.23 * lines), layout="constrained")
     losses, scores = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    for series, look in zip(several, looks, strict=True):
-        draw_loss(losses, series, span, look)
-        draw_scores(scores, series, look)
+    for series, line in zip(several, styles, strict=True):
+        draw_loss(losses, series, span, line)
+        draw_scores(scores, series, line)
     for axes in (losses, scores):
         axes.grid(alpha=0.3)
     losses.set_ylabel(f"training loss (mean over {span:,} examples)")
     # Legend samples are solid, because a dash may be longer than a sample.
-    samples = [Line2D([], [], color=look.color, linewidth=1.8, label=look.label) for look in looks]
+    samples = [Line2D([], [], color=line.color, linewidth=1.8, label=line.label) for line in styles]
     figure.legend(handles=samples, loc="outside lower left")
     scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
     label_examples(scores)
     return figure
 
 
-def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
+def _line_styles(names: Sequence[str], several: Sequence[Series]) -> list[LineStyle]:
     """Return the style of each run; coinciding runs get alternating dashes."""
     first = [next(i for i, one in enumerate(several) if coincide(one, s)) for s in several]
-    looks = []
+    styles = []
     for number, color in enumerate(colors(len(names))):
         position, size = first[:number].count(first[number]), first.count(first[number])
         # matplotlib omits labels that begin with an underscore.
@@ -140,26 +121,26 @@ def _looks(names: Sequence[str], several: Sequence[Series]) -> list[Look]:
         if position:
             label += f" (coincides with {names[first[number]]})"
         wrapped = textwrap.fill(label, _LABEL_WIDTH, break_on_hyphens=False, drop_whitespace=False)
-        looks.append(Look(color, wrapped, position, size))
-    return looks
+        styles.append(LineStyle(color, wrapped, position, size))
+    return styles
 
 
-def draw_loss(axes: Axes, series: Series, span: int, look: Look) -> None:
+def draw_loss(axes: Axes, series: Series, span: int, line: LineStyle) -> None:
     """Draw the loss of every update, faintly, and its running mean."""
     few = "." if len(series.loss) < 2 else None
     # Draw runs with fewer updates, which are less noisy, on top.
     order = 1 + 1 / (1 + len(series.loss))
     faint: dict[str, Any] = {"alpha": _FAINT, "linewidth": 0.6, "marker": few, "zorder": order}
-    axes.plot(series.seen, series.loss, color=look.color, **faint)
+    axes.plot(series.seen, series.loss, color=line.color, **faint)
     mean: dict[str, Any] = {"linewidth": 1.8, "marker": few, "zorder": 3}
-    axes.plot(series.seen, smoothed(series, span), linestyle=look.dashes, color=look.color, **mean)
+    axes.plot(series.seen, smoothed(series, span), linestyle=line.dashes, color=line.color, **mean)
 
 
-def draw_scores(axes: Axes, series: Series, look: Look) -> None:
+def draw_scores(axes: Axes, series: Series, line: LineStyle) -> None:
     """Draw a point for each evaluation; if runs coincide, later ones have smaller points."""
-    size = 4 + 3 * (look.of - 1 - look.position)
-    points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": look.dashes}
-    axes.plot(series.evaluated, series.scores, color=look.color, **points)
+    size = 4 + 3 * (line.of - 1 - line.position)
+    points: dict[str, Any] = {"marker": "o", "markersize": size, "linestyle": line.dashes}
+    axes.plot(series.evaluated, series.scores, color=line.color, **points)
 
 
 def label_examples(axes: Axes) -> None:
@@ -167,10 +148,10 @@ def label_examples(axes: Axes) -> None:
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_major_locator(MaxNLocator(_most_ticks(axes), integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(_max_ticks(axes), integer=True))
 
 
-def _most_ticks(axes: Axes) -> int:
+def _max_ticks(axes: Axes) -> int:
     """Return how many labels such as 1,000,000 fit side by side below the x-axis."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
@@ -184,22 +165,15 @@ def colors(count: int) -> list[Any]:
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
-def rate_figure(found: dict[str, Any]) -> dict[str, bytes]:
-    """Draw the loss against the learning rate, and mark the suggested rate.
-
-    Args:
-      found: Result of `rate_finder.find_rate`.
-
-    Returns:
-      The figure as PNG and SVG, by file name.
-    """
+def rate_figure(result: dict[str, Any]) -> dict[str, bytes]:
+    """Return a figure, as PNG and SVG, of the loss and the suggested learning rate."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7, 4), layout="constrained")
         axes = figure.subplots()
-        rates, smoothed = found["rates"][:-1], np.array(found["smoothed_losses"])
-        axes.plot(rates, found["losses"][1:], color="C0", alpha=0.35, linewidth=0.6)
+        rates, smoothed = result["rates"][:-1], np.array(result["smoothed_losses"])
+        axes.plot(rates, result["losses"][1:], color="C0", alpha=0.35, linewidth=0.6)
         axes.plot(rates, smoothed, color="C0", linewidth=1.8)
-        if (suggested := found["learning_rate"]) is not None:
+        if (suggested := result["learning_rate"]) is not None:
             axes.axvline(suggested, color="C1", linestyle="--")
             axes.annotate(f" {suggested:.1e}", (suggested, np.nanmax(smoothed)), color="C1")
         axes.set_xscale("log")
@@ -228,8 +202,7 @@ def as_bytes(figure: Figure, kind: str) -> bytes:
 def fonts_for(text: str) -> tuple[list[str], str]:
     """Return installed fonts that together have the characters of a text, such as Chinese ones.
 
-    Returns:
-      The names of the fonts, matplotlib's own font first, and the characters that none of them has.
+    The first one is matplotlib's own font. Also return the characters that none of them has.
     """
     missing, families = set(text.replace(" ", "")), [_OWN_FONT]
     missing -= _characters(font_manager.findfont(_OWN_FONT))

@@ -30,12 +30,7 @@ _HUB_METRICS = {
 
 
 def write_card(run: Path) -> None:
-    """Write `model-card.md` into the folder of a run if the run has finished.
-
-    Raises:
-      InputError: The files of the run are damaged.
-      OSError: The card cannot be written.
-    """
+    """Write `model-card.md` into the folder of a run if the run has finished."""
     record = read_record(run)
     if record.status == FINISHED:
         write_text(record.paths.card, model_card(record))
@@ -47,13 +42,7 @@ def model_card(
     """Return a model card with front matter for the Hugging Face hub.
 
     Args:
-      record: The record of the run.
-      library: The hub's name for the library that loads the files beside the card.
-      language: The ISO code of the language of the texts, if known.
       usage: Markdown text on how to use the files; by default, on how to use the run folder.
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     with undamaged(record.paths.path):
         series, evaluated = read_series(record), run_facts.evaluations(record)

@@ -16,12 +16,7 @@ from bertaccum.system.printable import printable
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the text of a template with its values filled in.
-
-    Args:
-      template: The name of a file in the folder `templates`, such as `report.html.j2`.
-      values: All variables of the template.
-    """
+    """Return the text of a template with its values filled in."""
     return _ENVIRONMENT.get_template(template).render(values)
 
 

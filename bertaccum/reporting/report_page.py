@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertaccum.options.metrics import LABELS, MOST_CLASSES, confusions, score_on, scores, warning
+from bertaccum.options.metrics import LABELS, MAX_CLASSES, confusions, score_on, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.charts import (
@@ -26,35 +26,18 @@ from bertaccum.system.atomic import write_text
 from bertaccum.version import __version__
 
 # If there are very many classes, the page lists this many of them, and as many kinds of mistakes.
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 
 
 def write_page(
     record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]], path: Path
 ) -> None:
-    """Write the report page of a run to a file.
-
-    Args:
-      record, evaluation, mistakes: Arguments of `page`.
-      path: The file to write.
-
-    Raises:
-      InputError: The files of the run are damaged.
-    """
+    """Write the report page of a run to a file."""
     write_text(path, page(record, evaluation, mistakes))
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
-    """Return the report page of a run as HTML.
-
-    Args:
-      record: The record of the run.
-      evaluation: The fields of the `EvalResult` of the best model; None if there is no best model.
-      mistakes: The wrong predictions to show, as `most_wrong` returned them.
-
-    Raises:
-      InputError: The files of the run are damaged.
-    """
+    """Return the report page of a run as HTML; `evaluation` is None without a best model."""
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])
@@ -106,14 +89,14 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
     bins, counts = evaluation.get("reliability"), evaluation.get("confusion_matrix")
     classes = evaluation.get("classes") or []
     names = [row["name"] for row in classes]
-    is_wide = len(names) > MOST_CLASSES
+    is_wide = len(names) > MAX_CLASSES
     return {
         "data": Path(evaluation["data"]).name,
         "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": warning(evaluation),
-        "classes": sorted(classes, key=lambda row: row["f1"])[:_MOST_ROWS] if is_wide else classes,
-        "more_classes": max(len(names) - _MOST_ROWS, 0) if is_wide else 0,
+        "classes": sorted(classes, key=lambda row: row["f1"])[:_MAX_ROWS] if is_wide else classes,
+        "more_classes": max(len(names) - _MAX_ROWS, 0) if is_wide else 0,
         "confusion": None if is_wide else counts,
-        "mistakes": confusions(names, counts)[:_MOST_ROWS] if is_wide and counts else [],
+        "mistakes": confusions(names, counts)[:_MAX_ROWS] if is_wide and counts else [],
         "reliability": reliability_curve(bins) if bins else None,
     }

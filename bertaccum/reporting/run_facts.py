@@ -20,19 +20,14 @@ from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
-    """Return the options of a run as strings, with only the last part of each path.
-
-    Args:
-      config: The configuration of the run.
-      deciding: Whether to return only options that decide the updates.
-    """
-    found = {}
+    """Return the options of a run, or those that decide the updates, with short paths."""
+    chosen = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if value is None or field.name == "out" or (deciding and field.metadata["free"]):
             continue
-        found[field.name] = Path(value).name if field.metadata["path"] else str(value)
-    return found
+        chosen[field.name] = Path(value).name if field.metadata["path"] else str(value)
+    return chosen
 
 
 def model_name(record: Record) -> str:
@@ -48,13 +43,7 @@ def data_name(record: Record) -> str:
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
-    """Return the variables that the templates of model cards and report pages share.
-
-    Args:
-      record: The record of the run.
-      series: The curves of the run.
-      span: The number of examples that each training loss is averaged over.
-    """
+    """Return the variables that the templates of model cards and report pages share."""
     return {
         "name": record.name,
         "model": model_name(record),
@@ -132,12 +121,12 @@ def _versions(record: Record) -> dict[str, str]:
 
 def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones."""
-    found = {}
+    results = {}
     for path in sorted(record.paths.path.glob("eval-*.json")):
         values = read_mapping(path)
         if values is not None and _is_evaluation(values):
-            found[path.stem.removeprefix("eval-")] = values
-    return found
+            results[path.stem.removeprefix("eval-")] = values
+    return results
 
 
 def _is_evaluation(values: dict[str, Any]) -> bool:
@@ -145,12 +134,7 @@ def _is_evaluation(values: dict[str, Any]) -> bool:
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
-    """Yield table rows for up to `count` evenly spaced updates, ending with the last update.
-
-    Yields:
-      The examples seen, the update, the training loss (mean over the last `span` examples), the
-      learning rate and the metric at the latest evaluation. Unknown values are empty strings.
-    """
+    """Yield table rows for up to `count` evenly spaced updates, ending with the last update."""
     total = len(series.updates)
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
     means, seen = trailing(series, span), series.seen
@@ -169,12 +153,12 @@ def _digests(record: Record) -> dict[str, str]:
     """Return the SHA-256 of each input of a run, after the number of rows if it was recorded."""
     inputs = record.inputs
     rows = inputs.get("rows") or {}
-    found = {}
+    digests = {}
     for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
         if isinstance(inputs.get(name), str):
             count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
-            found[name] = f"{count}SHA-256 {inputs[name]}"
-    return found
+            digests[name] = f"{count}SHA-256 {inputs[name]}"
+    return digests
 
 
 def _truncation(record: Record) -> dict[str, str]:

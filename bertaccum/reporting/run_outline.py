@@ -16,16 +16,10 @@ _LARGEST = 1e12
 
 
 def outline(record: Record) -> dict[str, Any]:
-    """Return the facts about a run that a list of runs shows.
+    """Return the facts about a run that a list of runs shows; see `bertaccum runs --json`.
 
-    Returns:
-      `run`, `status`, `model`, `target_batch`, `micro_batch`, `updates` (done), `planned_updates`,
-      `seconds`; `best_by` (the metric that selects the best checkpoint); and, for that checkpoint,
-      `best_metric` (name, value and update), `best_dev_accuracy` and `best_update` (None before the
-      first evaluation).
-
-    Raises:
-      InputError: The files of the run are damaged.
+    `best_by` is the metric that selects the best checkpoint, and `best_metric` its name, value and
+    update, None before the first evaluation.
     """
     best, plan = record.best or {}, record.plan
     with undamaged(record.paths.path):
@@ -66,9 +60,6 @@ def details(record: Record) -> dict[str, Any]:
       keyed by split or file), `out_of_memory` (the events), `summary` (None before the run has
       finished), `config` (the options that the user set) and `resolved` (other options that differ
       from their defaults).
-
-    Raises:
-      InputError: The files of the run are damaged.
     """
     names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
     names += ["shapes", "real_share"]
@@ -102,11 +93,9 @@ def _totals(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def set_and_resolved(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the options that the user set, and the others that differ from their defaults.
+    """Return the options that the user set, and others that differ from their defaults.
 
-    Returns:
-      `config`: the options that the user set. `resolved`: other options that differ from their
-      defaults, such as the planned micro-batch size.
+    The latter include the planned micro-batch size.
     """
     named, changed = record.inputs.get("named", []), named_options(record.config)
     values = dataclasses.asdict(record.config)

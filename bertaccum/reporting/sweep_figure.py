@@ -19,30 +19,21 @@ _AXES = ("learning_rate", "target_batch")
 
 
 def write_heat_map(
-    folder: Path, grid: Mapping[str, Sequence[Any]], found: dict[str, Any]
+    folder: Path, grid: Mapping[str, Sequence[Any]], result: dict[str, Any]
 ) -> list[str]:
-    """Draw the best mean score for each pair of values of two options, over all other options.
-
-    Args:
-      folder: Folder for `sweep.png` and `sweep.svg`.
-      grid: Values of the options.
-      found: Result of `Sweep.result`.
-
-    Returns:
-      The paths of the figures; empty if no cell has a score.
-    """
+    """Draw the best mean score for each pair of values of two options, over all other options."""
     varied = sorted(grid, key=lambda name: (name not in _AXES, len(grid[name]) == 1))
     down, across = (varied * 2)[:2]
     values = np.full((len(grid[down]), len(grid[across])), np.nan)
-    pick = np.fmin if found["best_by"] in LOWER_IS_BETTER else np.fmax
-    for cell in found["cells"]:
+    pick = np.fmin if result["best_by"] in LOWER_IS_BETTER else np.fmax
+    for cell in result["cells"]:
         if cell["mean"] is not None:
             place = tuple(list(grid[name]).index(cell["options"][name]) for name in (down, across))
             values[place] = pick(values[place], cell["mean"])
     if np.isnan(values).all():
         return []
     with matplotlib.rc_context(STYLE):
-        figures = files_of(_drawn(values, down, across, grid, LABELS[found["best_by"]]), "sweep")
+        figures = files_of(_drawn(values, down, across, grid, LABELS[result["best_by"]]), "sweep")
     for name, contents in figures.items():
         write_bytes(folder / name, contents)
     return [str(folder / name) for name in figures]

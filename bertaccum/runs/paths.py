@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.errors import InputError
-from bertaccum.system.atomic import standing
+from bertaccum.system.atomic import complete_folder
 
 RUNS = Path("runs")
 LATEST = "latest"
@@ -54,7 +54,7 @@ class RunPaths:
           InputError: The run has no best checkpoint.
         """
         # Resolve links now: `runs/latest` points to another run as soon as that run starts.
-        best = standing(self.path.resolve() / self.best.name)
+        best = complete_folder(self.path.resolve() / self.best.name)
         if not best.is_dir():
             raise InputError(
                 "this run has no best checkpoint yet",

@@ -14,7 +14,7 @@ import uvicorn
 from bertaccum.errors import ConfigError, reason
 from bertaccum.inference.results import TextAndPair
 from bertaccum.options.commands import ServeConfig
-from bertaccum.serving.limited_connection import MOST_CONNECTIONS, LimitedConnection
+from bertaccum.serving.limited_connection import MAX_CONNECTIONS, LimitedConnection
 from bertaccum.serving.request_batching import Batcher, BatchLimits
 from bertaccum.serving.service import Classifier, make_service
 from bertaccum.serving.service_metrics import ServiceMetrics
@@ -26,11 +26,7 @@ _ADDED_TOKENS = 3
 
 @contextlib.contextmanager
 def bound(config: ServeConfig) -> Iterator[socket.socket]:
-    """Yield a socket that is bound to the address, but refuses connections until it listens.
-
-    Raises:
-      ConfigError: The address is in use, forbidden or unknown.
-    """
+    """Yield a socket that is bound to the address, but refuses connections until it listens."""
     with contextlib.ExitStack() as stack:
         try:
             addresses = socket.getaddrinfo(
@@ -59,16 +55,9 @@ def address_of(listener: socket.socket) -> str:
 def serve(
     classifier: Classifier, config: ServeConfig, listener: socket.socket, ready: Note, note: Note
 ) -> None:
-    """Serve a classifier until a signal arrives.
+    """Serve a classifier until a signal arrives, and call `ready` with the address before.
 
     Requests in progress then finish, and the signal takes its usual effect.
-
-    Args:
-      classifier: The model.
-      config: Limits of the service.
-      listener: Socket that `bound` yielded.
-      ready: Called with the address when the service accepts requests.
-      note: Called with messages about failures and the end of the service.
     """
     with prepared(classifier, config, note) as settings:
         _Server(settings, address_of(listener), ready, note).run(sockets=[listener])
@@ -76,13 +65,7 @@ def serve(
 
 @contextlib.contextmanager
 def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterator[uvicorn.Config]:
-    """Yield the settings of a server for a classifier, whose queue works inside the context.
-
-    Args:
-      classifier: The model.
-      config: Limits of the service.
-      note: Called with messages about failures of the service.
-    """
+    """Yield the settings of a server for a classifier, whose queue works inside the context."""
     # The first prediction traces the model.
     classifier([("", "" if classifier.labels.pairs else None)])
     metrics = ServiceMetrics()
@@ -98,7 +81,7 @@ def prepared(classifier: Classifier, config: ServeConfig, note: Note) -> Iterato
             make_service(classifier, batcher, config, metrics, note),
             http=connection,
             # Reached only if all connections have complete requests. The new one gets status 503.
-            limit_concurrency=MOST_CONNECTIONS + 1,
+            limit_concurrency=MAX_CONNECTIONS + 1,
             lifespan="off",
             ws="none",
             log_config=None,

@@ -9,14 +9,14 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return 512, or half of the number of files that this process may open if that is less."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if files == resource.RLIM_INFINITY else min(512, files // 2)
 
 
 # Only requests that have arrived completely can hold all connections.
-MOST_CONNECTIONS = most_connections()
+MAX_CONNECTIONS = max_connections()
 
 
 class LimitedConnection(H11Protocol):
@@ -28,7 +28,6 @@ class LimitedConnection(H11Protocol):
     Args:
       seconds: Maximum time for a request to begin and its headers to arrive. The body, the answer
         and its transfer may take as long again, each.
-      settings: Arguments that uvicorn passes to its own class.
     """
 
     def __init__(self, seconds: float, **settings: Any) -> None:
@@ -39,7 +38,7 @@ class LimitedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._limit(self._seconds)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             self._close_another()
 
     def handle_events(self) -> None:

@@ -24,17 +24,11 @@ class QueueFullError(Exception):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """The limits of the queue and of its batches.
+    """The limits of the queue and of its batches."""
 
-    Args:
-      tokens: Maximum number of tokens in a batch; a batch with one text may have more.
-      delay_seconds: Maximum time for which a request waits for others that are expected.
-      queue: Maximum number of texts in the queue.
-    """
-
-    tokens: int
-    delay_seconds: float
-    queue: int
+    tokens: int  # Maximum number of tokens in a batch; a batch with one text may have more.
+    delay_seconds: float  # Maximum time for which a request waits for others that are expected.
+    queue: int  # Maximum number of texts in the queue.
 
 
 @dataclass(eq=False)
@@ -70,7 +64,6 @@ class Batcher(Generic[_Text, _Result]):
     Args:
       predict: Returns the result of each text, in order. Only the thread calls it.
       tokens: Returns the number of tokens of a text, or an estimate.
-      limits: Limits of the queue and of its batches.
       heard: Called in the thread with the number of texts of each batch.
     """
 
@@ -79,9 +72,14 @@ class Batcher(Generic[_Text, _Result]):
         predict: Callable[[list[_Text]], Sequence[_Result]],
         tokens: Callable[[_Text], int],
         limits: BatchLimits,
-        heard: Callable[[int], None] = lambda _: None,
+        on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._predict, self._tokens, self._limits, self._heard = predict, tokens, limits, heard
+        self._predict, self._tokens, self._limits, self._on_batch = (
+            predict,
+            tokens,
+            limits,
+            on_batch,
+        )
         self._queue: deque[_Entry[_Text, _Result]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -95,17 +93,11 @@ class Batcher(Generic[_Text, _Result]):
         return len(self._queue)
 
     def submit(self, texts: Sequence[_Text]) -> Future[list[_Result]]:
-        """Add the texts of a request to the queue.
-
-        Args:
-          texts: At least one text.
+        """Add at least one text of a request to the queue, or raise QueueFullError.
 
         Returns:
           A future of the results, in the order of the texts. If it is cancelled, the texts that are
-            still in the queue are dropped.
-
-        Raises:
-          QueueFullError: The queue has no room for the texts.
+          still in the queue are dropped.
         """
         request: _Request[_Text, _Result] = _Request(texts)
         entries = [_Entry(request, n, self._tokens(text)) for n, text in enumerate(texts)]
@@ -129,9 +121,9 @@ class Batcher(Generic[_Text, _Result]):
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            self._heard(len(batch))
+            self._on_batch(len(batch))
             try:
-                found = self._predict([entry.request.texts[entry.number] for entry in batch])
+                results = self._predict([entry.request.texts[entry.number] for entry in batch])
             except Exception as error:
                 self._expect(batch)
                 for request in _requests(batch):
@@ -139,7 +131,7 @@ class Batcher(Generic[_Text, _Result]):
                         request.future.set_exception(error)
             else:
                 self._expect(batch)
-                for entry, result in zip(batch, found, strict=True):
+                for entry, result in zip(batch, results, strict=True):
                     entry.request.results[entry.number] = result
                 for request in _requests(batch):
                     request.finish()
@@ -162,12 +154,10 @@ class Batcher(Generic[_Text, _Result]):
                     return self._removed()
 
     def _is_complete(self) -> bool:
-        """Return whether waiting longer would not make the next batch larger.
-
-        As many requests are expected as were waiting or being processed during the last batch. A
-        single client therefore never waits, and the requests of clients that each wait for an
-        answer share a batch.
-        """
+        """Return whether waiting longer would not make the next batch larger."""
+        # As many requests are expected as were waiting or being processed during the last batch. A
+        # single client therefore never waits, and the requests of clients that each wait for an
+        # answer share a batch.
         waiting = _requests(self._queue)
         full = sum(entry.tokens for entry in self._queue) >= self._limits.tokens
         return self._closing or not waiting or full or len(waiting) >= self._expected

@@ -16,15 +16,9 @@ MALFORMED, TOO_LARGE, UNPROCESSABLE = 400, 413, 422
 
 
 def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
-    """Return the texts of a request such as `{"texts": ["a text"]}`.
+    """Return up to `most` texts of a request such as `{"texts": ["a text"]}`, JSON in UTF-8.
 
-    Args:
-      body: JSON in UTF-8.
-      pairs: Whether the model takes pairs: objects with `text` and `text_pair`.
-      most: Maximum number of texts.
-
-    Raises:
-      HTTPException: The body is not JSON, or does not have this form.
+    With `pairs`, each is an object with `text` and `text_pair`. Raises HTTPException.
     """
     values = _parsed(body)
     if not isinstance(values, dict) or values.keys() != {TEXTS}:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 import time
 
 from starlette.exceptions import HTTPException
@@ -12,12 +14,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertaccum.errors import reason
 from bertaccum.options.commands import ServeConfig
-from bertaccum.serving.allowed_hosts import is_allowed
+from bertaccum.options.fields import host_names
 from bertaccum.serving.request_body import MALFORMED, TOO_LARGE
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.system.progress import Note
 
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
+_LOCALHOST = "localhost"
+# A name or IPv4 address, or an IPv6 address in brackets; then, optionally, a port.
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:/@]+))(?::\d*)?")
 _OTHER_PATH = "other"
 # A client may not read the answer before it has sent its whole request. This many more bytes of a
 # request that is too large are read and dropped, so that such a client sees why it was refused.
@@ -30,25 +35,12 @@ GONE = 499
 
 
 class RequestGate:
-    """An ASGI application that passes requests on to another one when they have arrived completely.
-
-    Args:
-      app: The other application.
-      config: The options of the service.
-      most_bytes: Maximum size of a request's body.
-      metrics: Counts the requests.
-      note: Called with a sentence about each unexpected error.
-    """
+    """An ASGI application that passes requests on to another one when they are complete."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        config: ServeConfig,
-        most_bytes: int,
-        metrics: ServiceMetrics,
-        note: Note,
+        self, app: ASGIApp, config: ServeConfig, max_bytes: int, metrics: ServiceMetrics, note: Note
     ) -> None:
-        self._app, self._config, self._most = app, config, most_bytes
+        self._app, self._config, self._most = app, config, max_bytes
         self._seconds = config.timeout_seconds
         self._metrics, self._note = metrics, note
 
@@ -78,13 +70,7 @@ class RequestGate:
             self._metrics.request(path, status or GONE, time.perf_counter() - start)
 
     async def _arrived(self, request: Request) -> bytes:
-        """Read the body of a request.
-
-        Raises:
-          HTTPException: The request is for another host, or its body is too large, too late, or
-            not JSON.
-          ClientDisconnect: The client closes the connection before its request is complete.
-        """
+        """Read the body of a request."""
         host = request.headers.get("host")
         if not is_allowed(host, self._config):
             message = f"the service does not answer to the host {host}; allowed_host can add names"
@@ -126,3 +112,36 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return next_message
+
+
+def is_allowed(header: str | None, config: ServeConfig) -> bool:
+    """Return whether the service answers a request with this header `Host`, None for old clients.
+
+    An attacker can let the name of a web site point to this machine (DNS rebinding), so that its
+    pages may read the service's answers. `Host` then contains that name, and never an IP address.
+
+    It answers requests for loopback names, for `host` itself and for `allowed_host`. If `host` is
+    not a loopback address, it also answers requests for any IP address, as those of health checks
+    are.
+    """
+    if header is None:
+        return True
+    match = _HOST.fullmatch(header.strip().lower())
+    if match is None:
+        return False
+    name, host = (match[1] or match[2]).removesuffix("."), config.host.lower()
+    if name in (_LOCALHOST, host, *host_names(config.allowed_host)) or _is_loopback(name):
+        return True
+    return _is_address(name) and not (host == _LOCALHOST or _is_loopback(host))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(name: str) -> bool:
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback

@@ -76,15 +76,7 @@ def make_service(
     metrics: ServiceMetrics,
     note: Note,
 ) -> RequestGate:
-    """Build the ASGI application of the service.
-
-    Args:
-      classifier: The model, which only `batcher` calls.
-      batcher: Predicts the texts of requests.
-      config: Limits of requests.
-      metrics: Metrics that `/metrics` returns.
-      note: Called with a sentence about each unexpected error.
-    """
+    """Build the ASGI application of the service."""
     texts = "pairs of texts" if classifier.labels.pairs else "texts"
     description = f"Predictions for {texts} by the best model of the run {classifier.run}."
     app = FastAPI(
@@ -111,9 +103,9 @@ def make_service(
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=page_headers(page))
 
-    most_bytes = size_in_bytes("max_body", config.max_body)
-    assert most_bytes is not None
-    return RequestGate(app, config, most_bytes, metrics, note)
+    max_bytes = size_in_bytes("max_body", config.max_body)
+    assert max_bytes is not None
+    return RequestGate(app, config, max_bytes, metrics, note)
 
 
 def _health(classifier: Classifier) -> Health:
@@ -172,13 +164,8 @@ def _add_prediction(
 async def _unless_gone(
     request: Request, predicted: Future[list[Prediction]], seconds: float
 ) -> list[Prediction] | None:
-    """Wait for predictions and return them, or None if the client closes the connection.
-
-    If this function ends without predictions, their texts are dropped from the queue.
-
-    Raises:
-      HTTPException: The predictions were not ready in time.
-    """
+    """Wait for predictions and return them, or None if the client closes the connection."""
+    # If this function ends without predictions, their texts are dropped from the queue.
     gone = asyncio.ensure_future(_disconnected(request))
     found = asyncio.wrap_future(predicted)
     either: set[asyncio.Future[Any]] = {found, gone}
@@ -206,13 +193,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 def try_page(run: str, update: int | None, labels: Labels) -> str:
-    """Return a page, in HTML, that sends texts to `/predict` and draws the predictions.
-
-    Args:
-      run: Name of the run.
-      update: Update at which the best checkpoint was saved, or None if unknown.
-      labels: Labels of the run.
-    """
+    """Return a page, in HTML, that sends texts to `/predict` and draws the predictions."""
     return render("serve.html.j2", run=run, update=update, task=labels.task, pairs=labels.pairs)
 
 

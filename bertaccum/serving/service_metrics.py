@@ -51,13 +51,7 @@ class ServiceMetrics:
         self._queued.set_function(queued)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """Count a request.
-
-        Args:
-          path: The path of an endpoint; other paths must be replaced by a constant.
-          status: HTTP status code of the answer.
-          seconds: Time that the request took.
-        """
+        """Count a request; a path other than that of an endpoint must be replaced by a constant."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

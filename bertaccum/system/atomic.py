@@ -46,11 +46,7 @@ def write_bytes(path: Path, contents: bytes) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, and rename it to `path` when it is complete.
-
-    Raises:
-      OSError: The file cannot be created, written or renamed. The error names `path`.
-    """
+    """Yield a file to write to, and rename it to `path` when complete; OSErrors name `path`."""
     with temporary_path(path, lambda temporary: temporary.open("xb").close()) as temporary:
         with temporary.open("wb") as file:
             yield file
@@ -63,13 +59,9 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
     """Return a context with a folder to write to, which is renamed to `path` when it is complete.
 
     Args:
-      path: The final folder. Its parent folder must exist.
       existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
         and discard the new folder, or `refuse`, which raises an OSError unless `path` is an empty
         folder.
-
-    Raises:
-      OSError: The folder cannot be created, written or renamed. The error names `path`.
     """
 
     def put(temporary: Path) -> None:
@@ -97,11 +89,9 @@ def _folder_beside(path: Path, put: Callable[[Path], None]) -> Iterator[Path]:
 
 
 def _put_folder(written: Path, path: Path) -> None:
-    """Rename a complete folder to `path`, replacing an existing folder.
-
-    Two folders cannot be swapped in one step. If the process crashes between the steps, `standing`
-    finds the old folder.
-    """
+    """Rename a complete folder to `path`, replacing an existing folder."""
+    # Two folders cannot be swapped in one step. If the process crashes between the steps,
+    # `complete_folder` finds the old folder.
     old = _old(path)
     if path.exists():
         remove(old)
@@ -115,7 +105,7 @@ def _put_folder(written: Path, path: Path) -> None:
     remove(old)
 
 
-def standing(path: Path) -> Path:
+def complete_folder(path: Path) -> Path:
     """Return the current path of a folder that `new_folder` wrote.
 
     If `new_folder` crashed while it replaced the folder, the old folder has another name.
@@ -123,7 +113,7 @@ def standing(path: Path) -> Path:
     return path if path.exists() or not _old(path).exists() else _old(path)
 
 
-def settle(path: Path) -> None:
+def recover_folder(path: Path) -> None:
     """Restore the old folder if `new_folder` crashed while it replaced the folder.
 
     No other process may write to the folder during the call.
@@ -147,12 +137,8 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
     means that the set of files is complete.
 
     Args:
-      folder: The final folder. Other files in it are not changed.
       marker: The name of the file whose presence means that the other files are complete.
       replaced: The names of files that an earlier call wrote. They are replaced or removed.
-
-    Raises:
-      RunError: A file cannot be written.
     """
     folder = folder.resolve()
     try:

@@ -45,7 +45,7 @@ def cache_folder() -> Path:
         return _NOWHERE
 
 
-def places(path: Path) -> list[Path]:
+def cache_paths(path: Path) -> list[Path]:
     """Return the paths at which something in the cache may be: the temporary one first."""
     temporary = os.environ.get(_TEMPORARY)
     return [*([temporary / path.relative_to(cache_folder())] if temporary else []), path]
@@ -54,18 +54,12 @@ def places(path: Path) -> list[Path]:
 def cached_folder(
     path: Path, make: Callable[[Path], None], progress: Progress, if_full: bool = True
 ) -> Path:
-    """Return an intact folder in the cache, which is made if it is not there.
+    """Return an intact folder in the cache, which `make` writes if it is not there.
 
-    Args:
-      path: Path of the folder, in `cache_folder()`.
-      make: Makes the folder at a path whose parent exists.
-      progress: Told about damage, and if the cache cannot be written.
-      if_full: Whether to make the folder in a temporary one if the disk is full.
-
-    Returns:
-      The path, or one in a temporary folder if the cache cannot be written.
+    If the cache cannot be written, or the disk is full and `if_full`, the folder is in a temporary
+    one.
     """
-    intact = (place for place in places(path) if is_cached(place, progress))
+    intact = (place for place in cache_paths(path) if is_cached(place, progress))
     return next(intact, None) or _made(path, make, progress, if_full)
 
 
@@ -80,7 +74,7 @@ def _made(path: Path, make: Callable[[Path], None], progress: Progress, if_full:
             if not _is_of_cache(error) or (error.errno in NO_SPACE and not if_full):
                 raise
             _replace_cache(error, progress)
-    place = places(path)[0]
+    place = cache_paths(path)[0]
     place.parent.mkdir(parents=True, exist_ok=True)
     make(place)
     return place
@@ -127,7 +121,6 @@ def seal(written: Path, folder: Path) -> None:
     """Record the digests of a complete folder, and make room for it in the cache.
 
     Args:
-      written: The folder, under its temporary name.
       folder: Its final path. A damaged folder with this path is removed.
     """
     record_digests(written, folder.name)
@@ -184,24 +177,19 @@ def write_cached(path: Path, values: dict[str, Any], progress: Progress) -> None
 
 
 def read_cached(path: Path, progress: Progress) -> dict[str, Any] | None:
-    """Return what `write_cached` wrote, or None if the file is missing or damaged.
-
-    Args:
-      path: The file.
-      progress: Told about a damaged file.
-    """
-    for place in filter(os.path.isfile, places(path)):
-        found = read_mapping(place) or {}
-        values = found.get("values")
-        if isinstance(values, dict) and found.get("digest") == json_digest([path.name, values]):
+    """Return what `write_cached` wrote, or None if the file is missing or damaged."""
+    for place in filter(os.path.isfile, cache_paths(path)):
+        stored = read_mapping(place) or {}
+        values = stored.get("values")
+        if isinstance(values, dict) and stored.get("digest") == json_digest([path.name, values]):
             return values
-        _tell_damaged(place, not found or "digest" in found, progress)
+        _tell_damaged(place, not stored or "digest" in stored, progress)
     return None
 
 
-def forget(path: Path) -> None:
+def evict(path: Path) -> None:
     """Remove what `write_cached` wrote, if it can be removed."""
-    for place in places(path):
+    for place in cache_paths(path):
         with contextlib.suppress(OSError):
             place.unlink()
 

@@ -1,7 +1,4 @@
-"""Reading of files that the user named, and JSON. Files that are read at once have a maximum size.
-
-This module imports only the standard library.
-"""
+"""Reading of files that the user named, up to a maximum size, and JSON."""
 
 from __future__ import annotations
 
@@ -23,15 +20,7 @@ _UNPACKED_BYTES = 1 << 26
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that an option names a file that may be created or replaced.
-
-    Args:
-      path: The file.
-      option: The option, as error messages show it.
-
-    Raises:
-      ConfigError: It names a folder, a device, or a file in a folder that is missing or read-only.
-    """
+    """Raise ConfigError unless an option names a file that may be created or replaced."""
     # Renaming a file onto /dev/null would replace the device.
     special = path.absolute().parent == Path("/dev")
     special |= os.path.lexists(path) and not path.is_file()
@@ -43,14 +32,7 @@ def check_writable(path: Path, option: str) -> None:
 
 @contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that the user named.
-
-    Yields:
-      The open binary file.
-
-    Raises:
-      InputError: The file is missing, is a folder, or cannot be opened or read.
-    """
+    """Open a file that the user named."""
     try:
         with path.open("rb") as file:
             yield file
@@ -73,16 +55,12 @@ def refuse_special(path: Path) -> None:
         )
 
 
-def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
-    """Return the text of a UTF-8 file that the user named.
-
-    Raises:
-      InputError: The file cannot be read or is too large, or one of its rows is not UTF-8.
-    """
+def read_text(path: Path, max_bytes: int = _LARGEST) -> str:
+    """Return the text of a UTF-8 file that the user named."""
     with open_input(path) as file:
-        raw = file.read(most_bytes + 1)
-    if len(raw) > most_bytes:
-        what = f"has more than {most_bytes >> 10:,} KiB, so it is not such a file"
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        what = f"has more than {max_bytes >> 10:,} KiB, so it is not such a file"
         raise InputError(what, "check the path", path=path)
     try:
         return raw.decode("utf-8-sig")
@@ -92,11 +70,7 @@ def read_text(path: Path, most_bytes: int = _LARGEST) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in a file.
-
-    Raises:
-      InputError: The file is missing or does not contain JSON, or a number in it is not finite.
-    """
+    """Return the JSON value in a file."""
     refuse_special(path)
     text = read_text(path)
     try:
@@ -113,11 +87,7 @@ def _finite_float(text: str) -> float:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a configuration file.
-
-    Raises:
-      InputError: The file is missing or does not contain a JSON object.
-    """
+    """Return the JSON object in a configuration file."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise InputError(
@@ -176,11 +146,7 @@ def check_unpacked(path: Path, size_bytes: int) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 digest of a file's contents, in hexadecimal.
-
-    Raises:
-      InputError: The file cannot be read, or is a pipe or device.
-    """
+    """Return the SHA-256 digest of a file's contents, in hexadecimal."""
     refuse_special(path)
     digest = hashlib.sha256()
     with open_input(path) as file:

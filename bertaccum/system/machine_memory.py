@@ -1,4 +1,4 @@
-"""The memory of the machine. This module needs only psutil."""
+"""The memory of the machine."""
 
 from __future__ import annotations
 

@@ -13,16 +13,15 @@ def printable(text: str, kept: str = "") -> str:
     r"""Return a text in which escapes such as `\x1b` replace characters that control a terminal.
 
     Args:
-      text: The text. A printable text is returned unchanged.
       kept: Control characters to keep, such as a line break.
     """
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in kept else _escape(found[0]), text)
+    return _CONTROLS.sub(lambda match: match[0] if match[0] in kept else _escape(match[0]), text)
 
 
 def printable_json(text: str) -> str:
     """Return the same JSON value, with its control characters written as escapes of JSON."""
     return _CONTROLS.sub(
-        lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text
+        lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text
     )
 
 

@@ -1,4 +1,4 @@
-"""Callbacks for the progress of long operations. This module imports only the standard library."""
+"""Callbacks for the progress of long operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def silent(what: str, done: int, total: int | None) -> None:
     """Ignore progress."""
 
 
-def unheard(line: str) -> None:
+def ignore_note(line: str) -> None:
     """Ignore a note."""
 
 
@@ -26,7 +26,6 @@ def tell(progress: Progress, line: str) -> None:
     Args:
       progress: Shows the message with its method `note`, if it has one, as the views of the command
         line do. Otherwise, the message is reported as a phase.
-      line: The message.
     """
     note: Note | None = getattr(progress, "note", None)
     if note is None:

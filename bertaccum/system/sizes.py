@@ -1,7 +1,4 @@
-"""Numbers of bytes: conversion from and to texts such as 4GiB, and cutting of arrays by size.
-
-This module imports only the standard library.
-"""
+"""Numbers of bytes: conversion from and to texts such as 4GiB, and cutting of arrays by size."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ def parse_size(text: str) -> int:
     Raises:
       ValueError: The text is not a size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
         raise ValueError("is not a size such as 4GiB or 3500MB")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 def format_size(size_bytes: float) -> str:
@@ -38,9 +35,9 @@ def known_size(size_bytes: float | None) -> str:
     return format_size(size_bytes) if size_bytes else ""
 
 
-def row_pieces(rows: int, row_bytes: int, most_bytes: int) -> list[slice]:
-    """Return slices of the rows of an array, each of at most `most_bytes` bytes or of one row."""
-    size = max(most_bytes // max(row_bytes, 1), 1)
+def row_pieces(rows: int, row_bytes: int, max_bytes: int) -> list[slice]:
+    """Return slices of the rows of an array, each of at most `max_bytes` bytes or of one row."""
+    size = max(max_bytes // max(row_bytes, 1), 1)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
@@ -49,7 +46,6 @@ def format_shapes(shapes: Sequence[Sequence[int]], real_share: float | None) -> 
 
     Args:
       shapes: Rows and length of each shape.
-      real_share: Share of their tokens that are not padding.
     """
     if not shapes:
         return ""

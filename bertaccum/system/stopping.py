@@ -1,7 +1,4 @@
-"""Signals that stop a run, received even while TensorFlow computes.
-
-This module imports only the standard library.
-"""
+"""Signals that stop a run, received even while TensorFlow computes."""
 
 from __future__ import annotations
 
@@ -106,19 +103,17 @@ class Stopping:
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
     def _listen(self) -> None:
-        while heard := self._next_signal():
+        while number := self._next_signal():
             if self._request is None:
                 continue
             if self.requested is not None and self._leave is not None:
-                self._leave(heard)
-            self.requested = heard
+                self._leave(number)
+            self.requested = number
             self._request()
 
     def _next_signal(self) -> int | None:
-        """Return the next signal, or None if the context ends.
-
-        When the grace period is over, return the signal that requested the stop.
-        """
+        """Return the next signal, or None if the context ends."""
+        # When the grace period is over, return the signal that requested the stop.
         wait = self._grace if self.requested is not None else None
         while True:
             ready, _, _ = select.select([self._reader], [], [], wait)

@@ -1,7 +1,4 @@
-"""Temporary files and folders: those of a killed process are removed by a later one.
-
-This module imports only the standard library.
-"""
+"""Temporary files and folders: those of a killed process are removed by a later one."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ def temporary_path(path: Path, create: Callable[[Path], None]) -> Iterator[Path]
 
     Args:
       path: The final path, which replaces the temporary one in errors.
-      create: Creates the file or folder.
     """
     remove_abandoned(path.parent, path.name)
     temporary, lock = beside(path), None
@@ -66,7 +62,6 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
     """Remove the temporary files and folders that killed processes have left in a folder.
 
     Args:
-      folder: The folder.
       name: Name of the final file or folder; None for those of any name.
     """
     final = ".+" if name is None else re.escape(name)
@@ -77,10 +72,8 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
 
 
 def _locked(temporary: Path) -> int | None:
-    """Lock a new file or folder, and return the descriptor that holds the lock.
-
-    Returns None if another process has removed it, because it was not locked yet.
-    """
+    """Lock a new file or folder, and return the descriptor that holds the lock."""
+    # Returns None if another process has removed it, because it was not locked yet.
     try:
         lock = os.open(temporary, _FLAGS)
     except FileNotFoundError:

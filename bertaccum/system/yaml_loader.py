@@ -18,11 +18,7 @@ class Loader(yaml.SafeLoader):
 
     With them, a few lines can stand for more values than fit in memory.
 
-    Args:
-      path: The file.
-
     Raises:
-      InputError: The file is missing or too large.
       yaml.YAMLError: The file is not YAML, or contains such an alias; also while values are loaded.
     """
 

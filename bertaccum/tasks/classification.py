@@ -14,7 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.tables.label_format import LabelFormat, class_format
+from data_prep.labels.formats import LabelFormat, class_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,6 @@ class Classification:
     smoothing: float = 0.0
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
-        """Return the label in each cell; see `Task.parts`."""
         found = class_format(cells, len(self.labels.values), LabelFormat(**self.labels.format))
         find, labels = self.labels.finder(), found.labels_in(cells)
         return {
@@ -48,7 +47,6 @@ class Classification:
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
     ) -> np.ndarray:
-        """Return the class numbers [examples] int32 of a table; see `Task.encode`."""
         numbers = class_numbers(tsv, table, self.labels, self.parts, by_name)
         return np.array([number for (number,) in numbers], np.int32)
 
@@ -69,14 +67,9 @@ class Classification:
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, during training and afterwards.
 
-        Args:
-          logits: Logits [examples, classes].
-          labels: Class numbers [examples].
-
-        Returns:
-          `examples` and the values of `metrics`; `majority_class` and `majority_accuracy`, the most
-          frequent label and the accuracy of always predicting it; and `only_prediction`, the class
-          predicted for every example, or None if there are several.
+        Besides the `metrics`: `majority_class` and `majority_accuracy`, of always predicting the
+        most frequent label; and `only_prediction`, the class predicted for every example, or None
+        if there are several.
         """
         from sklearn import metrics
 
@@ -98,12 +91,9 @@ class Classification:
         }
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        """Return `scores`, calibration, the scores of each class and the confusion matrix.
+        """Return `scores`, `reliability`, `temperature`, `classes` and the confusion matrix.
 
-        Returns:
-          The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
-          `ClassScores`; and `confusion_matrix`, whose rows are labels and whose columns are
-          predictions.
+        The rows of `confusion_matrix` are labels, its columns predictions.
         """
         from sklearn import metrics
 
@@ -166,7 +156,6 @@ class Classification:
         return tf.gather(tf.nn.log_softmax(of_passages), predicted, axis=2, batch_dims=1)
 
     def head_transform(self) -> tuple[float, float]:
-        """Return the factor and the offset that put the temperature into the logits."""
         return 1 / self.decoding.temperature, 0.0
 
     def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -198,10 +187,8 @@ class Classification:
 
 
 def _matthews(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the Matthews correlation; 0 if all predictions or all labels are the same class.
-
-    Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
-    """
+    """Return the Matthews correlation; 0 if all predictions or all labels are the same class."""
+    # Sources: Matthews 1975; Gorodkin 2004 for more than two classes.
     from sklearn import metrics
 
     with warnings.catch_warnings():

@@ -32,12 +32,7 @@ def reads_passages(model: models.BertClassifier) -> bool:
 
 
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of texts, without dropout.
-
-    Args:
-      model: Model that `build_classifier` returned.
-      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
-    """
+    """Return the logits [batch, outputs] float32 of texts, without dropout."""
     if not reads_passages(model):
         return tf.cast(model(_padded(model, tokens), training=False), tf.float32)
     pooled = _of_passages(model, tokens)
@@ -46,12 +41,7 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
 
 
 def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
-    """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
-
-    Args:
-      model: Model that `build_classifier` returned.
-      texts: The texts; dropout uses the masks of the `dropout_masks` context.
-    """
+    """Return the logits [passages, outputs] float32 of texts and of what fills up their number."""
     inputs = inputs_of_padded(texts.tokens, texts.lengths)
     if not reads_passages(model):
         return tf.cast(model(inputs, training=True), tf.float32)
@@ -66,10 +56,6 @@ def logits_of_texts_and_passages(
     model: models.BertClassifier, tokens: tf.RaggedTensor
 ) -> tf.Tensor:
     """Return the logits of each text, followed by those of each of its passages, read alone.
-
-    Args:
-      model: Model that `build_classifier` returned.
-      tokens: Tokens [batch, (length)] int32, as `Tokenizer` returns them.
 
     Returns:
       Logits [batch, 1 + passages, outputs] float32, NaN after a text's last passage; [batch, 1,
@@ -87,18 +73,14 @@ def logits_of_texts_and_passages(
 
 
 def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
-    """Return the passage of each text that supports the prediction most strongly, [batch] int32.
+    """Return the passage of each text that supports the prediction most, [batch] int32, from 1.
 
     Args:
-      support: The method `Task.support`.
       logits: Result of `logits_of_texts_and_passages`, for a model that reads several passages.
-
-    Returns:
-      The number of the passage in its text, counted from 1.
     """
-    found = support(logits[:, 0], logits[:, 1:])
-    found = tf.where(tf.math.is_nan(found), -math.inf, found)
-    return tf.argmax(found, axis=1, output_type=tf.int32) + 1
+    supports = support(logits[:, 0], logits[:, 1:])
+    supports = tf.where(tf.math.is_nan(supports), -math.inf, supports)
+    return tf.argmax(supports, axis=1, output_type=tf.int32) + 1
 
 
 def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.RaggedTensor:
@@ -122,14 +104,9 @@ def lengths_of(model: models.BertClassifier) -> tuple[int, int]:
 def _of_texts(
     model: models.BertClassifier, pooled: tf.Tensor, texts: tf.Tensor, count: tf.Tensor
 ) -> tf.Tensor:
-    """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages.
-
-    Args:
-      model: Model that `build_classifier` returned.
-      pooled: Pooled outputs of the passages, [passages, hidden].
-      texts: Index of each passage's text, [passages].
-      count: Number of texts; those without a passage get zeros.
-    """
+    """Return the pooled outputs [count, hidden] float32 of texts, given those of their passages."""
     pool = model.get_layer(HEAD_LAYER).pool
-    found = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
-    return tf.where(tf.equal(found, tf.float32.min), 0.0, found) if pool == "max" else found
+    of_texts = _POOLING[pool](tf.cast(pooled, tf.float32), texts, count)
+    return (
+        tf.where(tf.equal(of_texts, tf.float32.min), 0.0, of_texts) if pool == "max" else of_texts
+    )

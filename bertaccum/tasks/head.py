@@ -33,10 +33,6 @@ def build_classifier(
     """Build a model with a head on the encoder's pooled output.
 
     Args:
-      encoder: Encoder that `build_encoder` returned.
-      config: Dimensions of the encoder.
-      outputs: Number of outputs, such as the number of classes.
-      dropout: Dropout rate of the pooled output.
       pool: How the pooled outputs of a text's passages are combined, "mean" or "max"; None if each
         text is one passage.
 
@@ -57,13 +53,6 @@ class Head(tf_keras.layers.Layer):
     Like google-research/bert and transformers, it applies dropout once; in tf-models,
     `BertClassifier` and its `ClassificationHead` each apply it. The weights have the same names as
     those of `ClassificationHead`.
-
-    Args:
-      config: Dimensions of the encoder.
-      outputs: Number of outputs.
-      dropout: Dropout rate of the pooled output.
-      pool: How the pooled outputs of a text's passages are combined, as in `build_classifier`.
-      initializer: Initializer of the kernel.
     """
 
     def __init__(
@@ -90,14 +79,7 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
     """Load the weights of a run's best checkpoint into a classifier.
 
     Args:
-      model: Classifier that `build_classifier` returned.
-      path: Prefix of the checkpoint's files.
       head: Whether to load the head as well as the encoder and its pooler.
-
-    Raises:
-      InputError: The files are damaged, belong to another model, or contain a number that is not
-        finite.
-      tf.errors.ResourceExhaustedError: The weights do not fit in memory beside the classifier.
     """
     encoder, *heads = _named_layers(model).items()
     parts = [

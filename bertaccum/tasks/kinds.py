@@ -24,23 +24,12 @@ _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
 
 
 def make_task(labels: Labels, decoding: Decoding | None = None, smoothing: float = 0.0) -> Task:
-    """Return the task of a dataset.
-
-    Args:
-      labels: Labels of the dataset.
-      decoding: How logits become predictions; None for temperature 1 and thresholds 0.5.
-      smoothing: Label smoothing of the training loss.
-    """
+    """Return the task of a dataset."""
     return _KINDS[labels.task](labels, decoding or PLAIN, smoothing)
 
 
 def check_options(task: Task, used: Iterable[str]) -> None:
-    """Raise ConfigError if an option is used that does not suit the task.
-
-    Args:
-      task: Task of the data.
-      used: Names of those options that suit only some tasks and that are in use.
-    """
+    """Raise ConfigError if an option is used that does not suit the task."""
     for name in used:
         if name not in task.options:
             kind = task.labels.task
@@ -52,13 +41,6 @@ def task_in(tsv: Path, task: Task) -> Task:
 
     A TSV that `prepare` wrote contains class numbers, which differ between data folders, as the
     spelling of a class may.
-
-    Args:
-      tsv: The TSV.
-      task: Task of a run.
-
-    Raises:
-      InputError: The TSV's folder was prepared with a class that the run does not have.
     """
     known = task.labels.names
     names = [str(name) for name in (manifest_of(tsv) or {}).get("labels", [])]

@@ -23,27 +23,19 @@ _FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int}
 class Labels:
     """The labels of a dataset, which decide the head and the loss, and the form of its texts.
 
-    Args:
-      values: Label of each class in the TSV, in the order of the class numbers; empty for
-        regression.
-      names: Name of each class, for display; empty for regression.
-      pairs: Whether the examples are pairs of texts.
-      task: Kind of task, one of `config.TASKS`.
-      mean: Mean of the labels in train.tsv, for regression.
-      std: Standard deviation of the labels in train.tsv, for regression.
-      format: Fields of the `LabelFormat` of the training rows that differ from the plain format;
-        files that `prepare` did not write have the same format.
-
     Raises:
       ValueError: The fields are unknown or contradict each other.
     """
 
+    # Label of each class in the TSV, in the order of the class numbers; empty for regression.
     values: list[str]
-    names: list[str]
-    pairs: bool = False
-    task: str = CLASSIFICATION
-    mean: float = 0.0
-    std: float = 1.0
+    names: list[str]  # Name of each class, for display; empty for regression.
+    pairs: bool = False  # Whether the examples are pairs of texts.
+    task: str = CLASSIFICATION  # Kind of task, one of `TASKS`.
+    mean: float = 0.0  # Mean of the labels in train.tsv, for regression.
+    std: float = 1.0  # Standard deviation of the labels in train.tsv, for regression.
+    # Fields of the `LabelFormat` of the training rows that differ from the plain format; files that
+    # `prepare` did not write have the same format.
     format: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -79,15 +71,7 @@ class Labels:
 
 
 def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
-    """Return the label of each row of a table.
-
-    Args:
-      tsv: Path of the table, for error messages.
-      table: Table that `read_tsv` returned.
-
-    Raises:
-      InputError: The table has no labels.
-    """
+    """Return the label of each row of a table."""
     if "label" not in table:
         raise InputError(
             "has no labels",
@@ -107,14 +91,9 @@ def class_numbers(
     """Return the class numbers of each row.
 
     Args:
-      tsv: Path of the table, for error messages.
-      table: Table that `read_tsv` returned.
       labels: Classes. Another spelling of a class is the same class, as in `spellings.merged`.
       parts: Returns the labels in each of the different cells of the label column.
       by_name: Whether these are names of classes.
-
-    Raises:
-      InputError: The table has no labels, or an unknown one.
     """
     known = labels.names if by_name else labels.values
     numbers = {value: number for number, value in enumerate(known)}
@@ -122,8 +101,8 @@ def class_numbers(
     if labels.names != known:
         listed = f"{listed} ({', '.join(labels.names)})"
     column, find = label_column(tsv, table), class_finder(known)
-    found: dict[str, list[int]] = {cell: [] for cell in column}
-    for cell, own in parts(found).items():
+    by_cell: dict[str, list[int]] = {cell: [] for cell in column}
+    for cell, own in parts(by_cell).items():
         for label in own:
             name = find(label)
             if name is None:
@@ -133,10 +112,10 @@ def class_numbers(
                 if by_name and class_finder(labels.values)(label):
                     remedy += "; or pass `label_form` numbers if it is a class number"
                 raise InputError(what, remedy, path=tsv, row=row)
-            found[cell].append(numbers[name])
-    return [found[cell] for cell in column]
+            by_cell[cell].append(numbers[name])
+    return [by_cell[cell] for cell in column]
 
 
-def in_order(found: set[str]) -> list[str]:
+def in_order(labels: set[str]) -> list[str]:
     """Return labels sorted by value if they are whole numbers, then all others as strings."""
-    return sorted(found, key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))
+    return sorted(labels, key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v))

@@ -30,19 +30,12 @@ def saved_update(best: Path) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """The information that a model needs in addition to its weights.
-
-    Args:
-      encoder: Dimensions of the encoder.
-      vocabulary: Vocabulary of the model, with its cleaning of texts.
-      labels: Labels of the dataset.
-      decoding: How logits become predictions.
-    """
+    """The information that a model needs in addition to its weights."""
 
     encoder: EncoderConfig
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary  # Vocabulary of the model, with its cleaning of texts.
     labels: Labels
-    decoding: Decoding = PLAIN
+    decoding: Decoding = PLAIN  # How logits become predictions.
 
     def write(self, folder: Path) -> None:
         """Write one file for each field to `folder`."""
@@ -58,11 +51,7 @@ class ModelFiles:
 
     @staticmethod
     def read(folder: Path) -> ModelFiles:
-        """Return the contents of a folder that `write` has written to.
-
-        Raises:
-          InputError: A file is missing or damaged.
-        """
+        """Return the contents of a folder that `write` has written to."""
         labels = _read(Labels, folder / "labels.json")
         fitted = (folder / _DECODING).exists()
         decoding = _read(Decoding, folder / _DECODING) if fitted else PLAIN

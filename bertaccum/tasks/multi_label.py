@@ -1,7 +1,4 @@
-"""Multi-label classification: any number of labels for each example.
-
-It is trained with sigmoid cross-entropy, averaged over the labels.
-"""
+"""Multi-label classification: any number of labels for each example, sigmoid cross-entropy."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import numpy as np
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.tables.label_format import LabelFormat, set_format
+from data_prep.labels.formats import LabelFormat, set_format
 from data_prep.tables.spellings import class_finder
 
 if TYPE_CHECKING:
@@ -52,15 +49,12 @@ class MultiLabel:
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
     ) -> np.ndarray:
-        """Return 1 for each label of an example and 0 for the others, [examples, labels] float32.
-
-        See `Task.encode`.
-        """
+        """Return 1 for each label of an example and 0 for others, [examples, labels] float32."""
         parts = partial(self.parts, separator=separator)
-        found = np.zeros((len(table), self.labels.outputs), np.float32)
+        encoded = np.zeros((len(table), self.labels.outputs), np.float32)
         for row, numbers in enumerate(class_numbers(tsv, table, self.labels, parts, by_name)):
-            found[row, numbers] = 1
-        return found
+            encoded[row, numbers] = 1
+        return encoded
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Return the mean sigmoid cross-entropy [batch] over the labels, [batch, labels]."""
@@ -72,15 +66,9 @@ class MultiLabel:
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, during training and afterwards.
 
-        Args:
-          logits: Logits [examples, labels].
-          labels: Labels that `encode` returned, [examples, labels].
-
-        Returns:
-          `examples` and the values of `metrics`: F1 over all decisions, the mean F1 of the labels,
-          the mean average precision of the labels that occur, and the loss; `exact_match`, the
-          fraction of the examples whose labels are all predicted correctly; and
-          `constant_micro_f1`, the highest `micro_f1` of always predicting the same labels.
+        Besides the `metrics`: `exact_match`, the fraction of the examples whose labels are all
+        predicted correctly; and `constant_micro_f1`, the highest `micro_f1` of always predicting
+        the same labels.
         """
         from sklearn import metrics
 
@@ -97,12 +85,7 @@ class MultiLabel:
         }
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        """Return `scores`, the calibration of all decisions and the scores of each label.
-
-        Returns:
-          The items of `scores` and of `reliability`; `temperature`; `classes`, a list of
-          `ClassScores`; and `thresholds`, the probability from which each label is predicted.
-        """
+        """Return `scores`, `reliability`, `temperature`, and each label's scores and threshold."""
         predicted = self._predicted(logits)
         return {
             **self.scores(logits, labels),
@@ -169,7 +152,6 @@ class MultiLabel:
         return tf.gather(of_passages, tf.argmax(logits, axis=-1), axis=2, batch_dims=1)
 
     def head_transform(self) -> tuple[float, float]:
-        """Return the factor and the offset that put the temperature into the logits."""
         return 1 / self.decoding.temperature, 0.0
 
     def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -224,23 +206,16 @@ class MultiLabel:
 
 
 def _rounded_up(thresholds: np.ndarray) -> np.ndarray:
-    """Return the lowest float32 numbers that reach float64 thresholds.
-
-    A threshold lies between two float32 probabilities, which may be neighbors. The same
-    probabilities reach the result, without float64, which TensorFlow Lite cannot compare.
-    """
+    """Return the lowest float32 numbers that reach float64 thresholds."""
+    # A threshold lies between two float32 probabilities, which may be neighbors. The same
+    # probabilities reach the result, without float64, which TensorFlow Lite cannot compare.
     nearest = thresholds.astype(np.float32)
     return np.where(nearest < thresholds, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def _constant_micro_f1(wanted: np.ndarray) -> float:
-    """Return the highest micro-F1 of the same prediction for all examples.
-
-    Such a prediction consists of the most frequent labels.
-
-    Args:
-      wanted: Whether each label applies, [examples, labels].
-    """
+    """Return the highest micro-F1 of the same prediction for all examples."""
+    # Such a prediction consists of the most frequent labels.
     counts = np.sort(wanted.sum(axis=0))[::-1]
     if not counts.any():
         return 0.0
@@ -249,12 +224,7 @@ def _constant_micro_f1(wanted: np.ndarray) -> float:
 
 
 def _best_threshold(probabilities: np.ndarray, wanted: np.ndarray) -> float:
-    """Return the threshold with the highest F1 of one label.
-
-    Args:
-      probabilities: Probability of the label for each example, [examples].
-      wanted: Whether the label applies, [examples].
-    """
+    """Return the threshold with the highest F1 of one label."""
     if not wanted.any():
         return 0.5
     order = np.argsort(-probabilities, kind="stable")

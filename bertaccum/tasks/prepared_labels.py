@@ -1,4 +1,4 @@
-"""The labels of a data folder, which decide its task. This module does not import TensorFlow."""
+"""The labels of a data folder, which decide its task."""
 
 from __future__ import annotations
 
@@ -7,33 +7,28 @@ from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
+from data_prep.labels.checks import check_labels, format_notes, likely_task
+from data_prep.labels.formats import class_format, set_format
 from data_prep.tables.columns import PAIR
-from data_prep.tables.label_checks import check_labels, likely_task
-from data_prep.tables.label_findings import format_notes
-from data_prep.tables.label_format import class_format, set_format
 from data_prep.tables.manifest import MANIFEST, read_manifest
 from data_prep.tables.spellings import merged, respelled
 from data_prep.tables.table import read_rows
 from data_prep.tables.tsv import read_tsv
 
 
-def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> Labels:
+def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note) -> Labels:
     """Return the labels of a data folder, from its manifest or else from its train.tsv.
 
     Args:
-      folder: The data folder.
       task: Kind of task; None for that of the manifest, or of what the labels of train.tsv suit.
-      note: Called with a sentence about labels of a train.tsv without manifest.
 
     Raises:
       ConfigError: The manifest says that the folder was prepared for another task, or there is
         neither a manifest nor `task` and the labels look like scores or like several labels.
-      InputError: train.tsv is missing, is unusable, has fewer than two classes, or has numbers as
-        classes of which one is not finite.
     """
     manifest, train = read_manifest(folder), folder / "train.tsv"
     if manifest is not None:
@@ -54,11 +49,11 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
         names = [str(name) for name in manifest["labels"]]
         numbers = [str(number) for number in range(len(names))]
         pairs = first is not None and first.pair is not None
-        found = manifest.get("label_format", {})
+        label_format = manifest.get("label_format", {})
         try:
-            return Labels(numbers, names, pairs, kind, format=found)
+            return Labels(numbers, names, pairs, kind, format=label_format)
         except ValueError:
-            unknown = f"the format of the labels {found!r} is unknown"
+            unknown = f"the format of the labels {label_format!r} is unknown"
             raise InputError(unknown, "prepare the data again", path=folder / MANIFEST) from None
     table = read_tsv(train)
     if kind == REGRESSION:
@@ -66,11 +61,11 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
     column = label_column(train, table)
     rows = dict(zip(column, map(int, table["row"]), strict=True))
     kind = task or likely_task(rows.keys(), train)
-    found = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
-    for line in format_notes(found, kind, task):
+    label_format = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
+    for line in format_notes(label_format, kind, task):
         note(f"{train}: {line}")
-    parts = make_task(Labels([], [], task=kind, format=found.record())).parts(rows)
-    check_labels(found, parts, rows, train)
+    parts = make_task(Labels([], [], task=kind, format=label_format.record())).parts(rows)
+    check_labels(label_format, parts, rows, train)
     classes = merged(Counter(label for cell in column for label in parts[cell]))
     if others := respelled(classes):
         note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
@@ -80,4 +75,4 @@ def read_labels(folder: Path, task: str | None = None, note: Note = unheard) -> 
         raise InputError(
             f"has {only}, but a classifier needs at least two", "check the label column", path=train
         )
-    return Labels(values, values, PAIR in table, kind, format=found.record())
+    return Labels(values, values, PAIR in table, kind, format=label_format.record())

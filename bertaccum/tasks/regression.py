@@ -18,7 +18,7 @@ from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
-from data_prep.tables.label_format import LabelFormat
+from data_prep.labels.formats import LabelFormat
 from data_prep.tables.spellings import finite_number, number_remedy
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class Regression:
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
     ) -> np.ndarray:
-        """Return the standardized labels [examples] float32 of a table; see `Task.encode`."""
         values = np.array(scores_in(tsv, table))
         return ((values - self.labels.mean) / self.labels.std).astype(np.float32)
 
@@ -59,15 +58,8 @@ class Regression:
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, during training and afterwards.
 
-        Args:
-          logits: Predictions of the standardized labels, [examples, 1].
-          labels: Standardized labels, [examples].
-
-        Returns:
-          `examples` and the values of `metrics`: the Pearson and Spearman correlations, the mean
-          squared error in the squared unit of the labels, and the loss, which is the mean squared
-          error of the standardized labels; and `mean_baseline_mse`, the mean squared error of
-          always predicting the mean of train.tsv.
+        Besides the `metrics`, in the unit of the labels: `mean_baseline_mse`, of always predicting
+        the mean of train.tsv. The `loss` is that of the standardized labels.
         """
         from scipy.stats import rankdata
 
@@ -84,7 +76,6 @@ class Regression:
         }
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        """Return `scores`."""
         return self.scores(logits, labels)
 
     def fit_decoding(
@@ -113,10 +104,7 @@ class Regression:
         ]
 
     def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
-        """Return how far each passage moves the prediction away from the mean of train.tsv.
-
-        See `Task.support`.
-        """
+        """Return how far each passage moves the prediction away from the mean of train.tsv."""
         import tensorflow as tf
 
         return of_passages[:, :, 0] * tf.sign(logits)
@@ -134,11 +122,7 @@ class Regression:
 
 
 def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
-    """Return the `Labels` of a regression, with mean and standard deviation of a table's labels.
-
-    Raises:
-      InputError: A label is not a number, or all labels are the same.
-    """
+    """Return the `Labels` of a regression, with mean and standard deviation of a table's labels."""
     values = np.array(scores_in(tsv, table))
     mean, std = float(values.mean()), float(values.std())
     if not std > 0:
@@ -149,12 +133,8 @@ def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
 
 
 def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
-    """Return the labels of a table as numbers.
-
-    Raises:
-      InputError: The table has no labels, or one that is not a finite number.
-    """
-    found, column = [], label_column(tsv, table)
+    """Return the labels of a table as numbers."""
+    scores, column = [], label_column(tsv, table)
     labels = LabelFormat().labels_in(set(column))
     for cell, row in zip(column, table["row"], strict=True):
         label = ", ".join(labels[cell])
@@ -167,8 +147,8 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
                 path=tsv,
                 row=int(row),
             )
-        found.append(number)
-    return found
+        scores.append(number)
+    return scores
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 # Number of equally wide bins of the expected calibration error, as in Guo et al. 2017.
 BINS = 15
 # Range of the temperatures that are tried. Outside of it, probabilities are 0 or 1, or all equal.
-_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 0.05, 20.0
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.05, 20.0
 # The 95th percentile of the chi-squared distribution with one degree of freedom.
 _LIKELIHOOD_RATIO = 3.841
 
@@ -22,10 +22,8 @@ class ClassScores:
     """The scores of one class or label.
 
     Args:
-      name: Name of the class.
       precision: Fraction of the predictions of this class that are right.
       recall: Fraction of the examples with this label that are predicted as this class.
-      f1: Harmonic mean of precision and recall.
       examples: Number of examples with this label.
     """
 
@@ -42,9 +40,8 @@ def class_scores(
     """Return the scores of each class.
 
     Args:
-      names: Names of the classes.
-      labels, predictions: Class numbers [examples], or for several labels 0 or 1
-        [examples, classes].
+      labels, predictions: Class numbers [examples], or for several labels 0 or 1 [examples,
+        classes].
     """
     from sklearn import metrics
 
@@ -72,9 +69,8 @@ def reliability(confidences: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
       correct: Whether each prediction is correct, [predictions].
 
     Returns:
-      `expected_calibration_error`: the mean difference, over predictions, between the mean
-        confidence and the accuracy of their bin; and `reliability`: the mean `confidence`, the
-        `accuracy` and the number of `examples` of each bin that is not empty.
+      `expected_calibration_error`, and `reliability`: the mean `confidence`, the `accuracy` and the
+      number of `examples` of each bin that is not empty.
     """
     bins = np.clip(np.ceil(confidences * BINS).astype(int) - 1, 0, BINS - 1)
     rows, error = [], 0.0
@@ -96,11 +92,10 @@ def fitted_temperature(fit_at: Callable[[float], tuple[float, float]], predictio
     Args:
       fit_at: Returns the mean loss and the calibration error of the logits divided by a
         temperature.
-      predictions: Number of predictions over which the loss is the mean.
     """
     from scipy import optimize
 
-    bounds = math.log(_LEAST_TEMPERATURE), math.log(_MOST_TEMPERATURE)
+    bounds = math.log(_MIN_TEMPERATURE), math.log(_MAX_TEMPERATURE)
     found = optimize.minimize_scalar(lambda log: fit_at(math.exp(log))[0], bounds=bounds)
     temperature = math.exp(found.x)
     (loss, error), (loss_at_1, error_at_1) = fit_at(temperature), fit_at(1.0)

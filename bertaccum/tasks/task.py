@@ -22,18 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How logits become predictions; fitted on dev.tsv and saved with a model.
+    """How logits become predictions; fitted on dev.tsv and saved with a model."""
 
-    Args:
-      temperature: Number by which the logits are divided.
-      thresholds: For each label of a multi-label task, the probability from which the label is
-        predicted; None for 0.5 for every label.
-
-    Raises:
-      ValueError: A value is not a valid number.
-    """
-
-    temperature: float = 1.0
+    temperature: float = 1.0  # Number by which the logits are divided.
+    # For each label of a multi-label task, the probability from which the label is predicted; None
+    # for 0.5 for every label.
     thresholds: list[float] | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +52,6 @@ class Task(Protocol):
       metrics: Metrics that can select the best checkpoint; the first is the default.
       options: Options that suit only some tasks, and that suit this one.
       label_shape: Shape of the label of one example; None for a dimension that varies.
-      label_dtype: Data type of labels.
     """
 
     metrics: ClassVar[tuple[str, ...]]
@@ -88,22 +80,11 @@ class Task(Protocol):
         """Return the labels of a table, [examples, *label_shape] of `label_dtype`.
 
         Args:
-          tsv: Path of the table, for error messages.
-          table: Table that `read_tsv` returned.
-          separator: Separates the labels in a cell.
           by_name: Whether the table contains names of classes instead of their labels in the TSV.
-
-        Raises:
-          InputError: The table has no labels, or one that the task does not allow.
         """
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return the training loss [batch] float32 of each example.
-
-        Args:
-          logits: Outputs of the head, [batch, outputs] float32.
-          labels: Labels that `encode` returned, [batch, *label_shape].
-        """
+        """Return the training loss [batch] float32 of examples, given `logits` [batch, outputs]."""
 
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, keyed by name.
@@ -117,14 +98,7 @@ class Task(Protocol):
     def fit_decoding(
         self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
     ) -> Decoding:
-        """Return `decoding` with the requested parts fitted to labeled examples.
-
-        Args:
-          logits: Logits of the examples, [examples, outputs].
-          labels: Labels of the examples, [examples, *label_shape].
-          calibrate: Whether to fit the temperature.
-          thresholds: Whether to fit the thresholds.
-        """
+        """Return `decoding` with the requested parts fitted to labeled examples."""
 
     def predictions(self, logits: np.ndarray) -> Iterable[dict[str, Any]]:
         """Yield fields of a `Prediction` for each example of `logits` [examples, outputs]."""
@@ -134,7 +108,7 @@ class Task(Protocol):
 
         Returns:
           For each, its `index` in the examples, `label` and `prediction` as text, and the
-            `probability` of the prediction or, for regression, its `error`.
+          `probability` of the prediction or, for regression, its `error`.
         """
 
     def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:

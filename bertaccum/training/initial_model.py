@@ -5,7 +5,7 @@ from __future__ import annotations
 import tf_keras
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
-from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, read_head
 from bertaccum.errors import InputError
@@ -15,7 +15,7 @@ from bertaccum.tasks.head import build_classifier, load_run
 
 
 def build_model(
-    config: TrainConfig, source: ModelSource, outputs: int, head: KeptHead | None = None
+    config: TrainConfig, source: ModelSource, outputs: int, head: HeadMapping | None = None
 ) -> tf_keras.Model:
     """Return the model to train, in the configured precision, with its initial weights.
 
@@ -48,7 +48,7 @@ def build_model(
         tf_keras.mixed_precision.set_global_policy(policy)
 
 
-def _load_head(model: tf_keras.Model, source: ModelSource, head: KeptHead) -> None:
+def _load_head(model: tf_keras.Model, source: ModelSource, head: HeadMapping) -> None:
     """Give the model the head of a classifier that another tool fine-tuned."""
     assert source.checkpoint is not None and source.format is not None
     kernel, bias = read_head(source.format, source.checkpoint)

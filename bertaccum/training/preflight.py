@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.model_finder import find_dimensions, find_model
-from bertaccum.data.data_folder import tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.data.run_inputs import tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import PlanConfig, TrainConfig
@@ -22,7 +22,7 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
 from bertaccum.system.progress import Progress, tell
-from bertaccum.tasks.kept_head import kept_head
+from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.task_options import check_task_options
 
@@ -98,4 +98,4 @@ def _check_inputs(config: TrainConfig, progress: Progress) -> None:
     tsvs_to_train_on(data)
     labels = read_labels(data, config.task, partial(tell, progress))
     check_task_options(config, labels)
-    kept_head(find_model(config, progress), labels, config.keep_head)
+    head_mapping(find_model(config, progress), labels, config.keep_head)

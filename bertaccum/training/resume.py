@@ -22,7 +22,7 @@ from bertaccum.options.fields import AUTO, ON
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import read_run_config, undamaged, whole_lines
-from bertaccum.system.atomic import standing
+from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
 from bertaccum.training.run_setup import Compilation
 from bertaccum.version import __version__
@@ -172,7 +172,7 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
 
 def _weights_digest(source: ModelSource) -> str | None:
     """Return a digest of the pretrained weights; None for random weights."""
-    first = source.telling_file
+    first = source.identity_file
     if first is None or source.checkpoint is None or source.format is None:
         return None
     digests = [sha256(file) for file in (first, *source.format.shards(source.checkpoint))]
@@ -222,7 +222,7 @@ def check_start(run: RunPaths) -> None:
     """
     if (run.checkpoints / NOT_SAVED_YET).exists():
         return
-    best, logs = standing(run.best), (run.metrics, run.eval)
+    best, logs = complete_folder(run.best), (run.metrics, run.eval)
     left = [path for path in (best, run.summary) if path.exists()]
     left += [path for path in logs if path.exists() and path.stat().st_size]
     if left:

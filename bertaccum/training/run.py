@@ -18,7 +18,7 @@ from bertaccum.options.metrics import metric_of
 from bertaccum.planning.plan_request import learned_limits
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.record import read_record
-from bertaccum.system.atomic import settle
+from bertaccum.system.atomic import recover_folder
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import (
     CUT,
@@ -95,7 +95,7 @@ class Run:
         """
         interval = self.setup.updates_between_evaluations
         check_logs(self.folder, position.update, position.evaluated, interval)
-        settle(self.folder.best)
+        recover_folder(self.folder.best)
         best, found = position.best, best_evaluation(self.folder)
         if best is not None and best != found:
             of_best = state_of(self.folder.checkpoints, best.update)
@@ -111,7 +111,7 @@ class Run:
 
     def start_over(self) -> None:
         """Undo everything, before the first checkpoint; a best model is kept under another name."""
-        settle(self.folder.best)
+        recover_folder(self.folder.best)
         if (found := best_evaluation(self.folder)) is not None:
             self.folder.set_aside_best(found.update)
         self.folder.rewind(0, 0)
@@ -237,7 +237,7 @@ class Run:
             pretrained_head=self.inputs.head is not None,
             best_by=self.best_by,
             truncation=self.setup.train_store.truncation,
-            doubt=vocabulary.doubt(),
+            doubt=vocabulary.casing_warning(),
         )
 
     def _update(self) -> Iterator[Event]:

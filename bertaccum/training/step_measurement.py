@@ -28,7 +28,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE
 from bertaccum.bert.precision import length_multiple, resolved_precision
-from bertaccum.bert.tokenization_options import tokenization_of
+from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bertaccum.data.data_folder import tsvs_to_train_on
+from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig

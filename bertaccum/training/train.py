@@ -14,9 +14,8 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.precision import candidate_precisions, length_multiple
-from bertaccum.bert.tokenization_options import tokenization_of
-from bertaccum.data.data_folder import read_inputs, tsvs_to_train_on
-from bertaccum.data.run_inputs import RunInputs
+from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.data.run_inputs import RunInputs, read_inputs, tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.distribution.collectives import all_gather, broadcast

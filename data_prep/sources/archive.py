@@ -33,11 +33,7 @@ class Download(NamedTuple):
 
 
 def recorded_download() -> Download:
-    """Return the archive's URL, checksum and name as tensorflow-datasets records them.
-
-    The checksum file is read without importing tensorflow-datasets, because the import takes
-    seconds.
-    """
+    """Return the archive's URL, checksum and name as tensorflow-datasets records them."""
     package = importlib.util.find_spec("tensorflow_datasets")
     assert package is not None and package.origin is not None  # It is a required dependency.
     record = Path(package.origin).parent / "url_checksums" / f"{DATASET}.txt"
@@ -46,25 +42,19 @@ def recorded_download() -> Download:
 
 
 def checked_sha256(archive: Path, allow_unverified: bool) -> str:
-    """Check an archive's SHA-256, and return it in hexadecimal.
-
-    Args:
-      archive: The user's file.
-      allow_unverified: Whether to accept a checksum other than the one that tensorflow-datasets
-        records.
+    """Return the SHA-256 of an archive, in hexadecimal.
 
     Raises:
-      InputError: The file cannot be read.
-      ConfigError: The checksum differs from the recorded one, and `allow_unverified` is False.
+      ConfigError: It differs from the recorded one, and `allow_unverified` is False.
     """
-    found, recorded = sha256(archive), recorded_download()
-    if found != recorded.sha256 and not allow_unverified:
+    digest, recorded = sha256(archive), recorded_download()
+    if digest != recorded.sha256 and not allow_unverified:
         raise ConfigError(
-            f"has the SHA-256 {found}, but the original {recorded.filename} has {recorded.sha256}",
+            f"has the SHA-256 {digest}, but the original {recorded.filename} has {recorded.sha256}",
             "download it again, or pass `allow_unverified_archive` if you trust this file",
             path=archive,
         )
-    return found
+    return digest
 
 
 def rewrite(archive: Path, target: Path) -> None:
@@ -74,15 +64,6 @@ def rewrite(archive: Path, target: Path) -> None:
     line feed. If the last line has no line feed, the builder cuts off a character of the text. It
     can also misread carriage returns, and it silently reads a wrong text from a line that is not of
     the form `"label","text"`.
-
-    Args:
-      archive: The user's file, which is not changed.
-      target: The uncompressed tar file to write.
-
-    Raises:
-      InputError: The file is not a Yelp Polarity archive, its contents are far larger than it, or
-        one of its lines is not a review.
-      RunError: The target cannot be written.
     """
     try:
         with _Archive.open(archive) as source, tarfile.open(target, "w") as copy:
@@ -110,10 +91,8 @@ def rewrite(archive: Path, target: Path) -> None:
 
 
 def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], folder: Path) -> None:
-    """Add a member to a tar file; write its lines to a temporary file in `folder` first.
-
-    A tar member starts with its size, which is unknown until all lines are written.
-    """
+    """Add a member to a tar file; write its lines to a temporary file in `folder` first."""
+    # A tar member starts with its size, which is unknown until all lines are written.
     csv = folder / Path(name).name
     with csv.open("wb") as plain:
         plain.writelines(line + b"\n" for line in lines)

@@ -12,7 +12,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.system.files import sha256
-from bertaccum.system.progress import Note, Progress, unheard
+from bertaccum.system.progress import Note, Progress, ignore_note
 from data_prep.sources.glue_tables import (
     COLA,
     MRPC,
@@ -34,28 +34,18 @@ _ENGLISH = "en"
 
 
 def glue_options(config: PrepareConfig) -> dict[str, Any]:
-    """Return the options and the checksums of the files that determine the result.
-
-    Raises:
-      ConfigError: There is no such data set.
-      InputError: A file is missing.
-    """
+    """Return the options and the checksums of the files that determine the result."""
     task = _task_of(config)
     options: dict[str, Any] = {"dataset": task.name}
     if task is XNLI:
         options["language"] = config.language or _ENGLISH
-    parts = _parts(config, task, unheard).values()
+    parts = _parts(config, task, ignore_note).values()
     paths = dict.fromkeys(path for part in parts for path in part.files)
     return options | {f"{path.name}_sha256": sha256(path) for path in paths}
 
 
 def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
-    """Return the rows of a folder of GLUE; its dev and test sets become splits.
-
-    Raises:
-      ConfigError: There is no such data set.
-      InputError: A file is missing.
-    """
+    """Return the rows of a folder of GLUE; its dev and test sets become splits."""
     task = _task_of(config)
     parts = _parts(config, task, note)
     if "dev" not in parts:
@@ -170,21 +160,17 @@ def _xnli_parts(root: Path, language: str, note: Note) -> dict[str, Part]:
 
 
 def _language_rows(path: Path, language: str) -> Iterator[Row]:
-    """Yield the rows of XNLI's dev or test file in one language.
-
-    Raises:
-      InputError: The file has no such rows, or a row cannot be used.
-    """
-    found: set[str] = set()
+    """Yield the rows of XNLI's dev or test file in one language."""
+    languages: set[str] = set()
 
     def is_wanted(cells: list[str]) -> bool:
-        found.update(cells)
+        languages.update(cells)
         return cells == [language]
 
     yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
-    if language not in found:
+    if language not in languages:
         raise InputError(
             f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(found))}",
+            f"choose one of {', '.join(sorted(languages))}",
             path=path,
         )

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from bertaccum.errors import InputError
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.rows import Row
 from data_prep.tables.text_files import text_lines
 
@@ -26,34 +26,22 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A data set of GLUE.
+    """A data set of GLUE."""
 
-    Args:
-      name: The name in GLUE's table of tasks.
-      classes: The labels in the order of the class numbers; empty for scores.
-      texts: Names of the columns with the one or two texts.
-      label: Name of the label column, which test files lack.
-      files: The file of each split.
-      submissions: For each test split, the file of predictions that GLUE accepts.
-      headless: Names of the columns of training and dev files without a header.
-      may_be_broken: Whether other programs skip training and dev rows with a wrong column count.
-    """
-
-    name: str
-    classes: Sequence[str]
+    name: str  # The name in GLUE's table of tasks.
+    classes: Sequence[str]  # The labels in the order of the class numbers; empty for scores.
+    # Names of the columns with the one or two texts.
     texts: Sequence[str] = ("sentence1", "sentence2")
-    label: str = "label"
-    files: Mapping[str, str] = field(default_factory=lambda: _FILES)
+    label: str = "label"  # Name of the label column, which test files lack.
+    files: Mapping[str, str] = field(default_factory=lambda: _FILES)  # The file of each split.
+    # For each test split, the file of predictions that GLUE accepts.
     submissions: Mapping[str, str] = field(default_factory=dict)
-    headless: Sequence[str] = ()
+    headless: Sequence[str] = ()  # Names of the columns of training and dev files without a header.
+    # Whether other programs skip training and dev rows with a wrong column count.
     may_be_broken: bool = False
 
     def facts(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return what a manifest says about a data set for which GLUE accepts predictions.
-
-        Args:
-          labels: The classes as GLUE names them, in the order of the class numbers.
-        """
+        """Return what a manifest says about a data set for which GLUE accepts predictions."""
         known = {"dataset": self.name, "submission": dict(self.submissions), "labels": list(labels)}
         return {"glue": known} if self.submissions else {}
 
@@ -67,24 +55,12 @@ COLA, MRPC, XNLI = (TASKS_OF_GLUE[name] for name in ("cola", "mrpc", "xnli"))
 def glue_rows(
     path: Path,
     task: GlueTask,
-    note: Note = unheard,
+    note: Note = ignore_note,
     labeled: bool = True,
     columns: Sequence[str] = (),
     keep: Callable[[list[str]], bool] = lambda cells: True,
 ) -> Iterator[Row]:
-    """Yield the rows of a file. The order of test rows is that of the submission.
-
-    Args:
-      path: The file.
-      task: The data set.
-      note: Called with a sentence about rows that are skipped.
-      labeled: Whether the file has labels, as only training and dev files do.
-      columns: Further columns.
-      keep: Returns whether to yield a row, given its cells in `columns`.
-
-    Raises:
-      InputError: The file or one of its rows cannot be used.
-    """
+    """Yield the rows of a file. The order of test rows is that of the submission."""
     wanted = [*([task.label] if labeled else ()), *task.texts, *columns]
     skips = note if labeled and task.may_be_broken else None
     for number, cells in _cells(path, wanted, task.headless if labeled else (), skips):
@@ -107,10 +83,8 @@ def _class(label: str, task: GlueTask, path: Path, row: int) -> str:
 def _cells(
     path: Path, wanted: Sequence[str], header: Sequence[str], note: Note | None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row and its cells in some columns. Fields are not quoted.
-
-    With `note`, rows with a wrong column count or an empty cell are skipped.
-    """
+    """Yield the number of each row and its cells in some columns. Fields are not quoted."""
+    # With `note`, rows with a wrong column count or an empty cell are skipped.
     lines = ((row, line.rstrip("\r\n").split("\t")) for row, line in text_lines(path))
     names = list(header) or next(lines, (1, [""]))[1]
     places = [_place(name, names, path) for name in wanted]

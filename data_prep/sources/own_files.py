@@ -12,7 +12,7 @@ from bertaccum.options.task_names import MULTI_LABEL
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, Progress
 from data_prep.tables.class_folders import folder_digest
-from data_prep.tables.columns import reading_of
+from data_prep.tables.columns import read_options
 from data_prep.tables.rows import Part, Source
 from data_prep.tables.table import read_rows
 
@@ -57,5 +57,5 @@ def _for_test_file(config: PrepareConfig) -> PrepareConfig:
 
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:
     several = config.task == MULTI_LABEL
-    reading = reading_of(config, several_labels=several, of_test_file=of_test)
+    reading = read_options(config, several_labels=several, of_test_file=of_test)
     return Part(path, read_rows(path, reading, note))

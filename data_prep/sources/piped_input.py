@@ -28,18 +28,9 @@ def saved_pipes(config: PrepareConfig, note: Note) -> Iterator[tuple[PrepareConf
     Standard input may also be a terminal or /dev/null. Other devices are left to the reader, which
     refuses them, because a device such as /dev/zero has no end.
 
-    Args:
-      config: Options of `prepare`.
-      note: Called with messages about the files.
-
     Yields:
       The options, and a function that passes messages on. In messages and errors, the input has
       the name that the user gave it. The files are deleted at the end.
-
-    Raises:
-      ConfigError: Both options name the same pipe.
-      InputError: A pipe cannot be read, or standard input is closed.
-      RunError: The contents cannot be saved.
     """
     given = {name: path for name in _OPTIONS if (path := getattr(config, name)) is not None}
     files: dict[str, Any] = {n: _DEVICE if path == _STDIN else path for n, path in given.items()}

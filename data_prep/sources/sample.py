@@ -98,10 +98,8 @@ def _review(rng: random.Random, good: bool) -> str:
 
 
 def _length(rng: random.Random) -> int:
-    """Return a number of words from a log-normal distribution.
-
-    Only `random()` is used, because Python guarantees reproducible numbers for no other method.
-    """
+    """Return a number of words from a log-normal distribution."""
+    # Only `random()` is used, because Python guarantees reproducible numbers for no other method.
     radius = math.sqrt(-2 * math.log(1 - rng.random()))
     normal = radius * math.cos(2 * math.pi * rng.random())
     return min(max(round(MEDIAN_WORDS * math.exp(_SPREAD * normal)), MIN_WORDS), MAX_WORDS)

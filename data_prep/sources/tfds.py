@@ -10,14 +10,14 @@ from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system.progress import Note, Progress
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
-from data_prep.sources.tfds_builds import adapted, data_folder, explained
+from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
 from data_prep.sources.tfds_features import (
     CLASS,
     FLAGS,
     NUMBER,
     SEPARATOR,
     SEVERAL,
-    Chosen,
+    ChosenFeatures,
     batches_of,
     choose,
     examples_of,
@@ -41,13 +41,7 @@ def tfds_options(config: PrepareConfig) -> dict[str, Any]:
 
 
 def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
-    """Download a data set, unless that has been done, and open it for reading.
-
-    Raises:
-      ConfigError: There is no such data set, or an option does not suit its features.
-      InputError: There is no network, or the data set cannot be prepared or has no training rows.
-      RunError: tensorflow-datasets could not write its files.
-    """
+    """Download a data set, unless that has been done, and open it for reading."""
     builder = _builder(config, progress)
     chosen = choose(builder.info.features, config)
     _prepare(builder, config, progress)
@@ -69,7 +63,7 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
     import tensorflow_datasets as tfds
 
     try:
-        with adapted(progress):
+        with patched_tfds(progress):
             return tfds.builder(config.dataset, data_dir=data_folder())
     except tfds.core.registered.DatasetNotFoundError as error:
         raise ConfigError(
@@ -83,7 +77,7 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
 def _prepare(builder: Any, config: PrepareConfig, progress: Progress) -> None:
     elsewhere = "prepare it on a machine with a network and copy its folder in TFDS_DATA_DIR"
     try:
-        with adapted(progress), explained(f"the data set {config.dataset}", elsewhere):
+        with patched_tfds(progress), explaining_errors(f"the data set {config.dataset}", elsewhere):
             builder.download_and_prepare()
     except BertAccumError:
         raise
@@ -100,20 +94,20 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
             f"{config.dataset} has no split train, only {', '.join(names)}",
             "choose another `dataset`",
         )
-    found = {"train": "train"}
+    splits = {"train": "train"}
     for ours, theirs in _SPLITS.items():
         if known := [name for name in theirs if name in names]:
-            found[ours] = known[0]
-    if config.test_fraction and "test" in found:
+            splits[ours] = known[0]
+    if config.test_fraction and "test" in splits:
         raise ConfigError(
             f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}, which"
             " already has test rows",
             "omit `test_fraction`",
         )
-    return found
+    return splits
 
 
-def _task(builder: Any, chosen: Chosen) -> str | None:
+def _task(builder: Any, chosen: ChosenFeatures) -> str | None:
     if chosen.kind in (SEVERAL, FLAGS):
         return MULTI_LABEL
     if chosen.kind != NUMBER:
@@ -122,7 +116,7 @@ def _task(builder: Any, chosen: Chosen) -> str | None:
     return REGRESSION if is_float else CLASSIFICATION
 
 
-def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
+def _glue_facts(builder: Any, chosen: ChosenFeatures) -> dict[str, Any]:
     """Return the entry of the manifest for a data set of GLUE; it is empty for any other."""
     config = builder.builder_config.name if builder.name == "glue" else ""
     task = TASKS_OF_GLUE.get(plain_name(config))
@@ -133,7 +127,7 @@ def _glue_facts(builder: Any, chosen: Chosen) -> dict[str, Any]:
     return task.facts(chosen.names if same else task.classes)
 
 
-def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
+def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
     where = f"{builder.info.full_name} {split}"
     labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
     examples = examples_of(builder, split, chosen, labeled)
@@ -145,7 +139,7 @@ def _part(builder: Any, split: str, chosen: Chosen, note: Note) -> Part:
     return Part(where, examples, total, may_lack_labels=not labeled)
 
 
-def _has_labels(builder: Any, split: str, chosen: Chosen) -> bool:
+def _has_labels(builder: Any, split: str, chosen: ChosenFeatures) -> bool:
     """Return whether any row of a split has a label other than -1."""
     if chosen.kind not in (CLASS, NUMBER):
         return True

@@ -1,7 +1,4 @@
-"""Progress, messages and errors of the builders of tensorflow-datasets.
-
-tensorflow-datasets is imported only when a function is called.
-"""
+"""Progress, messages and errors of the builders of tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def data_folder() -> str | None:
 
 
 @contextmanager
-def adapted(progress: Progress) -> Iterator[None]:
+def patched_tfds(progress: Progress) -> Iterator[None]:
     """Patch settings for which tensorflow-datasets has no option.
 
     Its progress bars report to `progress`, its messages do not reach stdout, and it gives up
@@ -64,12 +61,6 @@ class _ReportingBar:
     """A replacement for tqdm's bar that reports to a callback.
 
     It has only the methods that tensorflow-datasets calls.
-
-    Args:
-      progress: Called at every change.
-      iterable: Items to iterate over, if any.
-      desc: Description of the bar. Nothing is reported unless it is one that `_doing` knows.
-      total: Expected final count, or None.
     """
 
     def __init__(
@@ -106,13 +97,8 @@ class _ReportingBar:
 
 
 @contextmanager
-def explained(what: str, otherwise: str) -> Iterator[None]:
-    """Convert the known exceptions of a download into errors with a hint.
-
-    Args:
-      what: The URL or the name of the data set.
-      otherwise: What the user can do without a network, for the hint.
-    """
+def explaining_errors(what: str, otherwise: str) -> Iterator[None]:
+    """Convert the known exceptions of a download into errors with a hint."""
     import requests
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
     from tensorflow_datasets.core.download.extractor import ExtractError

@@ -1,7 +1,4 @@
-"""Chooses the texts and the label among the features of a data set of tensorflow-datasets.
-
-tensorflow-datasets is imported only when a function is called.
-"""
+"""Chooses the texts and the label among the features of a data set of tensorflow-datasets."""
 
 from __future__ import annotations
 
@@ -30,28 +27,17 @@ _PAIRS = (
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The features that `prepare` reads.
+class ChosenFeatures:
+    """The features that `prepare` reads."""
 
-    Args:
-      texts: The feature of the text, or those of the two texts of a pair.
-      labels: The feature of the label, or one feature for each label.
-      kind: What the label is: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
-      names: Names of the classes in the order of the class numbers; may be empty.
-    """
-
-    texts: tuple[str, ...]
-    labels: tuple[str, ...]
-    kind: str
-    names: tuple[str, ...]
+    texts: tuple[str, ...]  # The feature of the text, or those of the two texts of a pair.
+    labels: tuple[str, ...]  # The feature of the label, or one feature for each label.
+    kind: str  # What the label is: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
+    names: tuple[str, ...]  # Names of the classes in the order of the class numbers; may be empty.
 
 
-def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
+def choose(features: Mapping[str, Any], config: PrepareConfig) -> ChosenFeatures:
     """Return the features that the options name, or else the obvious ones.
-
-    Args:
-      features: The features of the data set, keyed by name.
-      config: Options of `prepare`.
 
     Raises:
       ConfigError: An option names no suitable feature, or it is not obvious which one to read.
@@ -69,7 +55,7 @@ def choose(features: Mapping[str, Any], config: PrepareConfig) -> Chosen:
         feature = features[labels[0]]
         names = tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
     texts = [name for name, kind in kinds.items() if kind == STRING and name not in labels]
-    return Chosen(_texts(texts, config, listed), labels, kind, names)
+    return ChosenFeatures(_texts(texts, config, listed), labels, kind, names)
 
 
 def _kind(feature: Any) -> str | None:
@@ -100,13 +86,13 @@ def _label(kinds: Mapping[str, str | None], config: PrepareConfig, listed: str) 
     if name in kinds or name != PrepareConfig.label_column:
         _check("label_column", name, kinds.get(name) is not None, config, listed)
         return name
-    found = [name for name, kind in kinds.items() if kind in (CLASS, SEVERAL)]
-    if len(found) != 1:
+    candidates = [name for name, kind in kinds.items() if kind in (CLASS, SEVERAL)]
+    if len(candidates) != 1:
         raise ConfigError(
             f"{config.dataset} has no feature label",
             f"name the feature of the label with `label_column`: {listed}",
         )
-    return found[0]
+    return candidates[0]
 
 
 def _texts(texts: list[str], config: PrepareConfig, listed: str) -> tuple[str, ...]:
@@ -140,7 +126,7 @@ def batches_of(builder: Any, split: str, names: Sequence[str], ragged: bool) -> 
     return iter(tfds.as_numpy(batches))
 
 
-def examples_of(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iterator[Row]:
+def examples_of(builder: Any, split: str, chosen: ChosenFeatures, labeled: bool) -> Iterator[Row]:
     """Yield the rows of a split of a prepared data set, without their labels unless `labeled`."""
     names, read = [*chosen.texts, *chosen.labels], _label_reader(chosen)
     row = 0
@@ -153,7 +139,7 @@ def examples_of(builder: Any, split: str, chosen: Chosen, labeled: bool) -> Iter
             yield Row(row, label if labeled else None, text, pair[0] if pair else None)
 
 
-def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
+def _label_reader(chosen: ChosenFeatures) -> Callable[[list[Any]], list[str]]:
     """Return a function that returns the source labels in the label features of a batch."""
 
     def named(value: Any) -> str:
@@ -172,7 +158,7 @@ def _label_reader(chosen: Chosen) -> Callable[[list[Any]], list[str]]:
     return lambda columns: [named(value) for value in columns[0]]
 
 
-def _flags(columns: list[Any], chosen: Chosen) -> Iterator[tuple[Any, ...]]:
+def _flags(columns: list[Any], chosen: ChosenFeatures) -> Iterator[tuple[Any, ...]]:
     for name, column in zip(chosen.labels, columns, strict=True):
         for value in column[(column != 0) & (column != 1)]:
             what = f"the feature {name!r} contains {value}, which is neither 0 nor 1"

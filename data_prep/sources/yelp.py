@@ -15,8 +15,8 @@ from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
 from data_prep.sources.archive import DATASET, Download, checked_sha256, recorded_download, rewrite
-from data_prep.sources.tfds_builds import adapted, data_folder, explained
-from data_prep.sources.tfds_features import CLASS, Chosen, examples_of
+from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
+from data_prep.sources.tfds_features import CLASS, ChosenFeatures, examples_of
 from data_prep.tables.rows import Part, Source
 
 _ARCHIVE = "download it elsewhere and pass the file with `archive`"
@@ -26,21 +26,12 @@ _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")
 
 
 def unescape(text: str) -> str:
-    r"""Replace the archive's escapes in a review, because tensorflow-datasets keeps them.
-
-    Args:
-      text: A field of the archive, with `""` for a double quote and `\n` for a line break.
-    """
+    r"""Replace the archive's escapes in a review, because tensorflow-datasets keeps them."""
     return _LINE_END.sub(r"\1\n", text.replace('""', '"'))
 
 
 def yelp_options(config: PrepareConfig) -> dict[str, str]:
-    """Return the checksum of the archive, which determines the result.
-
-    Raises:
-      ConfigError: The user's archive is not the recorded one, and the options do not allow that.
-      InputError: The user's archive cannot be read.
-    """
+    """Return the checksum of the archive, which determines the result."""
     if config.archive is None:
         return {"archive_sha256": recorded_download().sha256}
     found = checked_sha256(Path(config.archive), config.allow_unverified_archive)
@@ -49,19 +40,9 @@ def yelp_options(config: PrepareConfig) -> dict[str, str]:
 
 @contextmanager
 def yelp_source(config: PrepareConfig, progress: Progress, _: Note) -> Iterator[Source]:
-    """Download Yelp Polarity, or unpack the user's archive, and open it for reading.
+    """Download Yelp Polarity, or unpack the user's verified archive, and open it for reading.
 
-    Args:
-      config: Options of `prepare`. The caller has already checked the archive's checksum.
-      progress: Called during the download, the conversion and the reading.
-
-    Yields:
-      The source. Its rows can be read only inside the `with` block.
-
-    Raises:
-      InputError: There is no network, the download is wrong, or the archive is not a Yelp
-        Polarity archive.
-      RunError: tensorflow-datasets could not write its files.
+    The rows of the source can be read only inside the `with` block.
     """
     recorded = recorded_download()
     if config.archive is None:
@@ -81,35 +62,27 @@ def _use_verified(archive: Path, folder: Path, recorded: Download, progress: Pro
 
 
 def _use_unverified(archive: Path, folder: Path, recorded: Download, progress: Progress) -> Any:
-    """Build from another archive inside `folder`, so that the user's cache does not keep its rows.
-
-    tensorflow-datasets also checks the checksum of files in the manual folder, so the expected
-    checksum is replaced with that of our copy during this build.
-    """
+    """Build from another archive in `folder`, so that the user's cache does not keep its rows."""
+    # tensorflow-datasets also checks the checksum of files in the manual folder, so the expected
+    # checksum is replaced with that of our copy during this build.
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.checksums import compute_url_info
 
     copy = folder / recorded.filename
     progress("checking the archive", 0, None)
     rewrite(archive, copy)
-    with adapted(progress):
+    with patched_tfds(progress):
         expected = tfds.builder_cls(DATASET).url_infos
     with mock.patch.dict(expected, {recorded.url: compute_url_info(copy)}):
         return _built(progress, folder / "data", {"manual_dir": folder})
 
 
 def _built(progress: Progress, data_dir: Path | None, options: dict[str, Any]) -> Any:
-    """Return the builder after it has prepared the data set.
-
-    Args:
-      progress: Called during the download and the conversion.
-      data_dir: Folder for the prepared data set. None uses the default folder.
-      options: Fields of `DownloadConfig`.
-    """
+    """Return the builder after it has prepared the data set."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_cls(DATASET)(data_dir=data_dir or data_folder())
-    with adapted(progress), explained(recorded_download().url, _ARCHIVE):
+    with patched_tfds(progress), explaining_errors(recorded_download().url, _ARCHIVE):
         builder.download_and_prepare(download_config=tfds.download.DownloadConfig(**options))
     return builder
 
@@ -125,7 +98,9 @@ def _source(builder: Any, verified: bool) -> Source:
 
 
 def _part(builder: Any, split: str) -> Part:
-    chosen = Chosen(("text",), ("label",), CLASS, tuple(builder.info.features["label"].names))
+    chosen = ChosenFeatures(
+        ("text",), ("label",), CLASS, tuple(builder.info.features["label"].names)
+    )
     rows = examples_of(builder, split, chosen, labeled=True)
     examples = (row._replace(text=unescape(row.text)) for row in rows)
     return Part(f"{DATASET} {split}", examples, builder.info.splits[split].num_examples)

@@ -30,9 +30,6 @@ def class_root(path: Path) -> Node | None:
 
     In a zip archive, this is the innermost folder that contains all classes. Archives of one file
     have no such folder, nor have archives with tables but without class folders.
-
-    Raises:
-      InputError: The zip archive is damaged, or its contents are far larger than it.
     """
     if path.is_dir():
         return path
@@ -65,12 +62,6 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     Args:
       folder: Contains either one folder per class with one text per file, or one `.txt` file per
         class with one text per line.
-      encoding: Encoding of the files. None means the one that the byte order mark indicates, else
-        UTF-8.
-      note: Called with a message about each skipped folder, and one about skipped files.
-
-    Raises:
-      InputError: The folder has neither of these layouts, or a file in it is not text.
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]

@@ -24,37 +24,30 @@ _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Options for reading a table.
+class ReadOptions:
+    """Options for reading a table."""
 
-    Args:
-      text_column: Name of the text column, or its number counted from 1.
-      label_column: Name or number of the class column. None reads texts without classes.
-      text_pair_column: Name or number of the column with the second text of each pair. None
-        reads `text_pair` if there is such a column, and single texts otherwise.
-      delimiter: Character that separates the columns. None detects it.
-      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
-        otherwise.
-      weight_column: Name or number of the column with the weight of each row. None reads no
-        weights, except those of a file that `prepare` wrote.
-      label_columns: Names or numbers of columns that contain 1 if the label with the column's name
-        applies to the row, else 0. They replace `label_column`.
-      label_separator: Separates the labels of a row; it joins those of `label_columns`.
-      weight_if_named: Whether a column named `weight` contains weights if `weight_column` is None.
-      several_labels: Whether a row may have any number of labels.
-      of_test_file: Whether errors name the options of `test_file`, such as `test_text_column`.
-    """
-
-    text_column: str = TEXT
+    text_column: str = TEXT  # Name of the text column, or its number counted from 1.
+    # Name or number of the class column. None reads texts without classes.
     label_column: str | None = LABEL
-    delimiter: str | None = None
+    delimiter: str | None = None  # Character that separates the columns. None detects it.
+    # Python's name for the encoding. None means UTF-8, unless a byte order mark says otherwise.
     encoding: str | None = None
+    # Name or number of the column with the second text of each pair. None reads `text_pair` if
+    # there is such a column, and single texts otherwise.
     text_pair_column: str | None = None
+    # Name or number of the column with the weight of each row. None reads no weights, except those
+    # of a file that `prepare` wrote.
     weight_column: str | None = None
+    # Names or numbers of columns that contain 1 if the label with the column's name applies to the
+    # row, else 0. They replace `label_column`.
     label_columns: tuple[str, ...] = ()
+    # Separates the labels of a row; it joins those of `label_columns`.
     label_separator: str = LABEL_SEPARATOR
+    # Whether a column named `weight` contains weights if `weight_column` is None.
     weight_if_named: bool = False
-    several_labels: bool = False
+    several_labels: bool = False  # Whether a row may have any number of labels.
+    # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
     @property
@@ -86,40 +79,25 @@ class Reading:
         return usual and not (self.text_pair_column or self.weight_column or self.label_columns)
 
 
-def reading_of(config: Any, **others: Any) -> Reading:
-    """Return the options of a command for reading its table.
-
-    Args:
-      config: Options of the command, some of which have the names of fields of `Reading`.
-      others: Fields of `Reading` that are not options of the command.
-    """
-    shared = field_names(Reading) & field_names(type(config))
+def read_options(config: Any, **others: Any) -> ReadOptions:
+    """Return the options of a command for reading its table."""
+    shared = field_names(ReadOptions) & field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
     options["delimiter"] = delimiter_character(options["delimiter"])
     options["label_columns"] = column_names(options.get("label_columns"))
-    return Reading(**options)
+    return ReadOptions(**options)
 
 
-class Picks(NamedTuple):
-    """Positions of the requested columns, counted from 0.
-
-    Attributes:
-      text: The text.
-      label: The label, or None.
-      pair: The second text, or None.
-      weight: The weight, or None.
-      flags: The name and the position of each column of 0 and 1.
-      separator: Joins the names of the columns that contain 1.
-      several_labels: Whether a row may have any number of labels.
-    """
+class ColumnIndices(NamedTuple):
+    """Positions of the requested columns, counted from 0."""
 
     text: int
-    label: int | None = None
-    pair: int | None = None
-    weight: int | None = None
-    flags: tuple[tuple[str, int], ...] = ()
-    separator: str = LABEL_SEPARATOR
-    several_labels: bool = False
+    label: int | None = None  # The label, or None.
+    pair: int | None = None  # The second text, or None.
+    weight: int | None = None  # The weight, or None.
+    flags: tuple[tuple[str, int], ...] = ()  # The name and the position of each column of 0 and 1.
+    separator: str = LABEL_SEPARATOR  # Joins the names of the columns that contain 1.
+    several_labels: bool = False  # Whether a row may have any number of labels.
 
     @property
     def used(self) -> list[int]:
@@ -128,20 +106,14 @@ class Picks(NamedTuple):
         return [position for position in found if position is not None]
 
 
-def named_picks(
-    names: Sequence[str], reading: Reading, path: Path, prepared: bool = False
-) -> Picks:
+def find_columns(
+    names: Sequence[str], reading: ReadOptions, path: Path, prepared: bool = False
+) -> ColumnIndices:
     """Find the requested columns in the header of a file.
 
     Args:
-      names: The names of all columns.
-      reading: The requested columns.
-      path: The file, for error messages.
       prepared: Whether `prepare` wrote the file; it may then have no labels, and its weights are
         read.
-
-    Raises:
-      ConfigError: There is no such column, or two options request the same one.
     """
     wanted = reading.named
     if reading.text_pair_column is None and names.count(PAIR) == 1:
@@ -165,7 +137,7 @@ def named_picks(
         taken[position] = option, column
     at = {option: position for position, (option, _) in taken.items()}
     flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
-    return Picks(
+    return ColumnIndices(
         at["text_column"],
         at.get("label_column"),
         at.get("text_pair_column"),
@@ -219,29 +191,21 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
     return names.index(column)
 
 
-def example(row: int, cells: Sequence[str] | Mapping[int, str], picks: Picks, path: Path) -> Row:
-    """Return the example in a row of a table.
-
-    Args:
-      row: The number of the row.
-      cells: The cells by their positions; only those in `picks` are needed.
-      picks: The positions of the requested columns.
-      path: The file, for error messages.
-
-    Raises:
-      InputError: The row lacks a label, or has an invalid weight, 0 or 1.
-    """
-    label = None if picks.label is None else cells[picks.label].strip()
+def example(
+    row: int, cells: Sequence[str] | Mapping[int, str], indices: ColumnIndices, path: Path
+) -> Row:
+    """Return the example in a row of a table."""
+    label = None if indices.label is None else cells[indices.label].strip()
     if label is not None and not label[:1].isalnum() and not visible(label):
-        no_label = f"if no label applies to this text, write {picks.separator} alone in the cell"
-        remedy = no_label if picks.several_labels else "add one or delete the row"
+        no_label = f"if no label applies to this text, write {indices.separator} alone in the cell"
+        remedy = no_label if indices.several_labels else "add one or delete the row"
         raise InputError("has no label", remedy, path=path, row=row)
-    if picks.flags:
-        applies = [name for name, at in picks.flags if _is_set(row, name, cells[at], path)]
-        label = picks.separator.join(applies) or picks.separator
-    pair = None if picks.pair is None else cells[picks.pair]
-    weight = None if picks.weight is None else _weight(row, cells[picks.weight], path)
-    return Row(row, label, cells[picks.text], pair, weight)
+    if indices.flags:
+        applies = [name for name, at in indices.flags if _is_set(row, name, cells[at], path)]
+        label = indices.separator.join(applies) or indices.separator
+    pair = None if indices.pair is None else cells[indices.pair]
+    weight = None if indices.weight is None else _weight(row, cells[indices.weight], path)
+    return Row(row, label, cells[indices.text], pair, weight)
 
 
 def _is_set(row: int, name: str, cell: str, path: Path) -> bool:

@@ -16,27 +16,23 @@ _CANDIDATES = ("\t", "|", ";", ",")
 
 def declared_delimiter(first_line: str) -> str | None:
     """Return the delimiter of a first line such as `sep=;`, which Excel reads but does not show."""
-    found = _DECLARED.fullmatch(first_line.rstrip("\r\n"))
-    return found and found[1].replace("\\t", "\t")
+    match = _DECLARED.fullmatch(first_line.rstrip("\r\n"))
+    return match and match[1].replace("\\t", "\t")
 
 
 def find_delimiter(
     lines: Iterable[tuple[int, str]], names: Collection[str], ending: str
 ) -> str | None:
-    """Return the delimiter that best fits the first lines of a file.
+    """Return the delimiter that best fits the first lines of a file; None if there is none.
 
     A delimiter fits best if it splits the first row into columns that include all given names.
     Otherwise the best delimiter is the one for which the largest share of rows has as many columns
-    as the first row. The file's extension breaks ties.
+    as the first row. The file's extension breaks ties. At most 1,000 lines or about a million
+    characters are read.
 
     Args:
-      lines: The lines of the file with their row numbers. At most 1,000 lines or about a million
-        characters are read.
+      lines: The lines of the file with their row numbers.
       names: The names of the requested columns; empty if they were given as numbers.
-      ending: The extension of the file's name, such as `.csv`.
-
-    Returns:
-      The delimiter, or None if the first row contains none and the extension implies none.
     """
     sample = _sample(lines)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertaccum.errors import InputError
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.header import FASTTEXT_PREFIX
 from data_prep.tables.rows import Row
 from data_prep.tables.text_files import text_lines
@@ -26,13 +26,10 @@ def is_fasttext(first_line: str) -> bool:
     return bool(_FIRST.match(first_line))
 
 
-def fasttext_rows(path: Path, reading: Reading) -> Iterator[Row]:
+def fasttext_rows(path: Path, reading: ReadOptions) -> Iterator[Row]:
     """Yield the examples of a file in fastText's format; skip blank lines.
 
     The labels of a line that has several, or may have, are a JSON list.
-
-    Raises:
-      InputError: A line has no label.
     """
     for row, line in text_lines(path, reading.encoding):
         if line.strip():
@@ -41,7 +38,7 @@ def fasttext_rows(path: Path, reading: Reading) -> Iterator[Row]:
             yield Row(row, label, text)
 
 
-def _label(line: str, reading: Reading, path: Path, row: int) -> str:
+def _label(line: str, reading: ReadOptions, path: Path, row: int) -> str:
     labels = _LABEL.findall(line)
     if not labels:
         remedy = f"begin the line with {FASTTEXT_PREFIX} and a class, or delete it"

@@ -13,19 +13,13 @@ _USUAL = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.
-_LONGEST_NAME, _MOST_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
-_MOST_CLASSES, _ENOUGH_ROWS = 1000, 20
+_LONGEST_NAME, _MAX_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
+_MAX_CLASSES, _ENOUGH_ROWS = 1000, 20
 FASTTEXT_PREFIX = "__label__"  # It precedes classes, so it is not a column named label.
 
 
 class _Column:
-    """Statistics of one column that tell whether its first cell is a name.
-
-    Attributes:
-      first: The column's first cell, without surrounding spaces.
-      recurs: Whether a later cell equals the first cell, which is not empty.
-      is_numeric: Whether all later cells are numbers.
-    """
+    """Statistics of one column that tell whether its first cell is a name."""
 
     def __init__(self, first: str) -> None:
         self.first, self.recurs, self.is_numeric = first, False, True
@@ -36,7 +30,7 @@ class _Column:
         self.is_numeric = self.is_numeric and bool(_NUMBER.fullmatch(cell))
         if self._counts is not None:
             self._counts[cell] += 1
-            if len(self._counts) > _MOST_CLASSES:
+            if len(self._counts) > _MAX_CLASSES:
                 self._counts = None
 
     def holds_classes(self) -> bool:
@@ -57,7 +51,6 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
       cell occurs more than once.
 
     Args:
-      records: The rows of the file, each a list of cells.
       certain: Whether to ignore the last condition, which also holds if the first row has a class
         that occurs in no other row.
     """
@@ -85,7 +78,7 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
 
 
 def _is_name(cell: str) -> bool:
-    short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MOST_WORDS
+    short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MAX_WORDS
     is_value = cell.endswith(_ENDS_OF_TEXTS) or cell.startswith(FASTTEXT_PREFIX)
     return short and not is_value and not _NUMBER.fullmatch(cell)
 

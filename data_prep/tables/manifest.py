@@ -18,11 +18,7 @@ _KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": di
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """Return the manifest of a data folder, or None if it has none.
-
-    Raises:
-      InputError: The folder has a manifest.json that `bertaccum prepare` did not write.
-    """
+    """Return the manifest of a data folder, or None if it has none."""
     path = Path(folder) / MANIFEST
     if not path.exists():
         return None
@@ -68,29 +64,18 @@ def original_of(path: Path, folder: Path) -> Path | None:
 
 
 def manifest_of(path: Path) -> dict[str, Any] | None:
-    """Return the manifest that lists a file, or None if `prepare` did not write the file.
-
-    Raises:
-      InputError: The manifest is damaged.
-    """
+    """Return the manifest that lists a file, or None if `prepare` did not write the file."""
     return read_manifest(path.parent) if is_prepared(path) else None
 
 
 def earlier_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest that an earlier `prepare` wrote to an output folder.
+    """Return the manifest that an earlier `prepare` wrote to a folder; None without files.
 
     If `prepare` was killed while it replaced files, the old manifest has another name. In that
     case, the result has no options, and lists every file that `prepare` can write.
 
-    Args:
-      folder: The output folder, which need not exist.
-
-    Returns:
-      The manifest, or None if the folder is missing or empty.
-
     Raises:
       ConfigError: `prepare` did not write the files in the folder.
-      InputError: The manifest is damaged.
     """
     if not folder.exists():
         return None
@@ -108,15 +93,6 @@ def is_unchanged(
     folder: Path, earlier: dict[str, Any], options: dict[str, Any], overwrite: bool
 ) -> bool:
     """Return whether the folder already contains the files that these options would produce.
-
-    Args:
-      folder: The output folder.
-      earlier: The manifest of the folder.
-      options: The options and input checksums that determine the files.
-      overwrite: Whether files that `prepare` wrote earlier may be replaced.
-
-    Returns:
-      True if there is nothing to do, False if the files must be written.
 
     Raises:
       ConfigError: The files differ and `overwrite` is False, or `prepare` would replace a file that

@@ -43,24 +43,16 @@ _CLOSE = "close or remove the quote"
 _ESCAPE = 'close every quoted field, and write a double quote inside a field as ""'
 ONE_LINE_END = "end every line with a line feed, or enclose the field in double quotes"
 # A column with more distinct values than this does not contain classes.
-_MOST_CLASSES = 1000
+_MAX_CLASSES = 1000
 
 
 def quoted_records(
     lines: Lines, delimiter: str, path: Path, escaped: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the fields of each record of a quoted file, after the number of its first line.
+    """Yield the number of the first line and the fields of each record of a quoted file.
 
-    Blank lines are skipped.
-
-    Args:
-      lines: The lines of the file.
-      delimiter: Character that separates the columns.
-      path: The file, for error messages.
-      escaped: Whether a backslash escapes a double quote, delimiter, line break or backslash.
-
-    Raises:
-      InputError: The file is not valid CSV.
+    Blank lines are skipped. If `escaped`, a backslash escapes a double quote, delimiter, line break
+    or backslash.
     """
     texts, escape = (line for _, line in lines), None
     if escaped:
@@ -93,13 +85,7 @@ def _only_escapes(line: str, delimiter: str) -> str:
 
 
 def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether a file has even columns only if backslashes escape the next character.
-
-    Args:
-      lines: Returns an iterator over the file's lines; called more than once.
-      delimiter: Character that separates the columns.
-      path: The file, for error messages.
-    """
+    """Return whether a file has even columns only if backslashes escape the next character."""
     if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
         return False
     usual = plain_records(lines(), delimiter) if delimiter == TAB else None
@@ -123,47 +109,29 @@ def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]
 
 
 def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether double quotes enclose fields, following the rules in the module's docstring.
-
-    Args:
-      lines: Returns an iterator over the file's lines; called more than once.
-      delimiter: Character that separates the columns.
-      path: The file, for error messages.
-
-    Raises:
-      InputError: A quoted field contains lines that look like rows.
-    """
+    """Return whether double quotes enclose fields, by the rules in the module's docstring."""
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
     even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
     if delimiter != TAB:
-        if even and (found := _survey(lines, delimiter, path)):
+        if even and (survey := _survey(lines, delimiter, path)):
             records = plain_records(lines(), delimiter)
-            _refuse(_first_that_looks_like_a_row(found.swallowed, records), path)
+            _refuse(_first_that_looks_like_a_row(survey.swallowed, records), path)
         return True
-    if (found := _survey(lines, delimiter, path)) is None:
+    if (survey := _survey(lines, delimiter, path)) is None:
         return False
     # Whether the file follows one of the three quoting conventions in the module's docstring.
-    is_written_so = found.as_needed or found.with_commas or found.whole_columns
-    if even and (found.spans or not is_written_so):
+    is_written_so = survey.as_needed or survey.with_commas or survey.whole_columns
+    if even and (survey.spans or not is_written_so):
         return False
-    _refuse(next(iter(found.swallowed.values()), None), path)
+    _refuse(next(iter(survey.swallowed.values()), None), path)
     return True
 
 
 def _first_that_looks_like_a_row(
     swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
 ) -> int | None:
-    """Find the first quoted field that contains a line that looks like a row.
-
-    Args:
-      swallowed: The numbers of the lines inside quoted fields, each mapped to the number of the
-        line where the field starts.
-      records: The number and the fields of each line, split without quoting.
-
-    Returns:
-      The number of the line where the field starts, or None if no line looks like a row.
-    """
+    """Find the first quoted field that contains a line that looks like a row."""
     cells: dict[int, set[str]] = {}
     suspects = []
     for row, fields in records:
@@ -172,9 +140,9 @@ def _first_that_looks_like_a_row(
             continue
         for column, cell in enumerate(fields):
             known = cells.setdefault(column, set())
-            if len(known) <= _MOST_CLASSES:
+            if len(known) <= _MAX_CLASSES:
                 known.add(cell)
-    classes = {column: known for column, known in cells.items() if len(known) <= _MOST_CLASSES}
+    classes = {column: known for column, known in cells.items() if len(known) <= _MAX_CLASSES}
     for row, fields in suspects:
         if any(fields[column] in known for column, known in classes.items()):
             return swallowed[row]
@@ -189,26 +157,20 @@ def _refuse(row: int | None, path: Path) -> None:
 
 @dataclass
 class _Survey:
-    """Statistics of all records of a quoted file.
+    """Statistics of all records of a quoted file."""
 
-    Args:
-      delimiter: Character that separates the columns.
-      spans: Whether a field spans several lines.
-      swallowed: The numbers of the continuation lines of fields that contain the delimiter, each
-        mapped to the number of the line where its field starts.
-      as_needed: Whether the enclosed fields are exactly those that contain the delimiter, a line
-        break or a double quote.
-      with_commas: Whether the enclosed fields are exactly those that contain the delimiter, a line
-        break, a double quote or a comma.
-      whole_columns: Whether the same columns are enclosed in every row below the first.
-    """
-
-    delimiter: str
-    spans: bool = False
+    delimiter: str  # Character that separates the columns.
+    spans: bool = False  # Whether a field spans several lines.
+    # The numbers of the continuation lines of fields that contain the delimiter, each mapped to the
+    # number of the line where its field starts.
     swallowed: dict[int, int] = field(default_factory=dict)
+    # Whether the enclosed fields are exactly those that contain the delimiter, a line break or a
+    # double quote.
     as_needed: bool = True
+    # Whether the enclosed fields are exactly those that contain the delimiter, a line break, a
+    # double quote or a comma.
     with_commas: bool = True
-    whole_columns: bool = True
+    whole_columns: bool = True  # Whether the same columns are enclosed in every row below the first
     _columns: list[bool] | None = None
 
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
@@ -230,18 +192,18 @@ class _Survey:
 
 def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
     """Return the statistics of a quoted file, or None if it is not consistently quoted."""
-    found, kept, width = _Survey(delimiter), list[str](), 0
+    survey, kept, width = _Survey(delimiter), list[str](), 0
     try:
         for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
             enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
             kept.clear()
             if enclosed is None or len(fields) != (width or len(fields)):
                 return None
-            found.add(row, fields, enclosed, is_first=not width)
+            survey.add(row, fields, enclosed, is_first=not width)
             width = len(fields)
     except InputError:
         return None
-    return found
+    return survey
 
 
 def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
@@ -252,11 +214,11 @@ def _kept(lines: Lines, kept: list[str]) -> Iterator[tuple[int, str]]:
 
 def _enclosed(raw: str, fields: list[str]) -> list[bool] | None:
     """Return whether each field is enclosed, or None if a field with a quote is not enclosed."""
-    found, at = [], 0
+    enclosed, at = [], 0
     for value in fields:
-        found.append(raw.startswith('"', at))
-        written = '"' + value.replace('"', '""') + '"' if found[-1] else value
-        if not raw.startswith(written, at) or ('"' in value and not found[-1]):
+        enclosed.append(raw.startswith('"', at))
+        written = '"' + value.replace('"', '""') + '"' if enclosed[-1] else value
+        if not raw.startswith(written, at) or ('"' in value and not enclosed[-1]):
             return None
         at += len(written) + 1
-    return found
+    return enclosed

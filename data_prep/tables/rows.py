@@ -21,94 +21,72 @@ _BREAKS = re.compile(r"[\x00\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff
 
 
 class Row(NamedTuple):
-    """One example, before cleaning.
+    """One example, before cleaning."""
 
-    Args:
-      row: The number of the line or record in the source, counted from 1.
-      label: The class without surrounding spaces; never empty. None if the source has no classes
-        or the caller did not ask for them.
-      text: The text, before cleaning.
-      pair: The second text of a pair, before cleaning; may be empty. None for single texts.
-      weight: The weight of the example in the loss, at least 0. None if the source has no weights.
-    """
-
-    row: int
+    row: int  # The number of the line or record in the source, counted from 1.
+    # The class without surrounding spaces; never empty. None if the source has no classes or the
+    # caller did not ask for them.
     label: str | None
-    text: str
+    text: str  # The text, before cleaning.
+    # The second text of a pair, before cleaning; may be empty. None for single texts.
     pair: str | None = None
+    # The weight of the example in the loss, at least 0. None if the source has no weights.
     weight: float | None = None
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one file or split. They can be read only once.
+    """The rows of one file or split. They can be read only once."""
 
-    Args:
-      where: The file or the name of the data set, for error messages.
-      examples: The rows in the order of the source.
-      total: The number of rows, or None if it is unknown before reading.
-      may_lack_labels: Whether the rows may have no labels, as in the test sets of benchmarks.
-      files: The files that determine the rows, for a source that records their checksums.
-    """
-
-    where: str | Path
-    examples: Iterable[Row]
-    total: int | None = None
+    where: str | Path  # The file or the name of the data set, for error messages.
+    examples: Iterable[Row]  # The rows in the order of the source.
+    total: int | None = None  # The number of rows, or None if it is unknown before reading.
+    # Whether the rows may have no labels, as in the test sets of benchmarks.
     may_lack_labels: bool = False
+    # The files that determine the rows, for a source that records their checksums.
     files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
 class Source:
-    """The input of `prepare`.
+    """The input of `prepare`."""
 
-    Args:
-      description: Description of the texts, for the manifest.
-      train: Training rows. `prepare` holds out some of them as dev.tsv, unless `given` has this
-        split.
-      given: Rows of every split that is not made from the training rows, keyed by its name.
-      names: Class names, keyed by source label, for labels that are not readable names.
-      task: The kind of task, or None if it depends on the labels.
-      order: Source labels in the order of the class numbers. If it is empty, the labels of the
-        training rows are sorted.
-      separator: Separates the labels of a row in a multi-label task.
-      joined: Whether the source joined the labels of each row itself. A label is then never a list,
-        and never another spelling of one.
-      facts: Further entries of the manifest.
-    """
-
-    description: str
+    description: str  # Description of the texts, for the manifest.
+    # Training rows. `prepare` holds out some of them as dev.tsv, unless `given` has this split.
     train: Part
+    # Rows of every split that is not made from the training rows, keyed by its name.
     given: Mapping[str, Part]
+    # Class names, keyed by source label, for labels that are not readable names.
     names: Mapping[str, str] = field(default_factory=dict)
-    task: str | None = None
+    task: str | None = None  # The kind of task, or None if it depends on the labels.
+    # Source labels in the order of the class numbers. If it is empty, the labels of the training
+    # rows are sorted.
     order: Sequence[str] = ()
-    separator: str = LABEL_SEPARATOR
+    separator: str = LABEL_SEPARATOR  # Separates the labels of a row in a multi-label task.
+    # Whether the source joined the labels of each row itself. A label is then never a list, and
+    # never another spelling of one.
     joined: bool = False
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # Further entries of the manifest.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The cleaned rows of one `Part`.
+    """The cleaned rows of one `Part`."""
 
-    Args:
-      texts: Cleaned texts in UTF-8; a tab separates the two texts of a pair. They are bytes because
-        a single character above U+00FF doubles the size of a str, and 560,000 texts must fit in the
-        memory of a small machine.
-      codes: Label of each row, as the position of the label in `classes`; empty if the rows have no
-        labels.
-      classes: Source labels, each mapped to the number of the row where it first occurs.
-      numbers: Number of each row in its source.
-      weights: Weight of each row; empty if the rows have no weights.
-      empty: Numbers of the rows with an empty or blank text.
-    """
-
+    # Cleaned texts in UTF-8; a tab separates the two texts of a pair. They are bytes because a
+    # single character above U+00FF doubles the size of a str, and 560,000 texts must fit in the
+    # memory of a small machine.
     texts: list[bytes] = field(default_factory=list)
+    # Label of each row, as the position of the label in `classes`; empty if the rows have no
+    # labels.
     codes: list[int] = field(default_factory=list)
+    # Source labels, each mapped to the number of the row where it first occurs.
     classes: dict[str, int] = field(default_factory=dict)
+    # Number of each row in its source.
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    # Weight of each row; empty if the rows have no weights.
     weights: array[float] = field(default_factory=lambda: array("d"))
+    # Numbers of the rows with an empty or blank text.
     empty: list[int] = field(default_factory=list)
 
     @property
@@ -125,20 +103,8 @@ def clean(text: str) -> str:
     return _BREAKS.sub(" ", text)
 
 
-def gather(part: Part, what: str, progress: Progress) -> Rows:
-    """Read, clean and encode all rows of a part.
-
-    Args:
-      part: The rows.
-      what: The name of the rows in progress messages, such as `training`.
-      progress: Called after every 500 rows and at the end.
-
-    Returns:
-      The rows in the order of the source.
-
-    Raises:
-      InputError: There are no rows, they have no labels, or one of them cannot be used.
-    """
+def read_part(part: Part, what: str, progress: Progress) -> Rows:
+    """Read, clean and encode all rows of a part."""
     rows, codes = Rows(), dict[str, int]()
     for done, (row, label, text, pair, weight) in enumerate(part.examples, 1):
         whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"

@@ -37,20 +37,13 @@ def finite_number(text: str) -> float | None:
 
 
 def number_remedy(cell: str) -> str | None:
-    """Return how to write the number that a cell with other separators seems to contain.
-
-    Args:
-      cell: A cell that is no number for `finite_number`, such as `3,5`, `1,000` or `1.234,5`.
-
-    Returns:
-      A clause for an error message, or None if the cell does not look like a number.
-    """
-    if found := _GROUPED.fullmatch(cell.strip()):
-        whole = found["whole"].replace(found["mark"], "")
-        if found["mark"] == "," and not found["more"] and not found["rest"]:
-            decimal = found["whole"].replace(",", ".")
+    """Return how to write the number that a cell such as `3,5` or `1.234,5` may contain."""
+    if match := _GROUPED.fullmatch(cell.strip()):
+        whole = match["whole"].replace(match["mark"], "")
+        if match["mark"] == "," and not match["more"] and not match["rest"]:
+            decimal = match["whole"].replace(",", ".")
             return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
-        return f"write it as {whole}{(found['rest'] or '').replace(',', '.')}"
+        return f"write it as {whole}{(match['rest'] or '').replace(',', '.')}"
     decimal = cell.strip().replace(",", ".")
     if finite_number(decimal) is not None:
         return f"write a decimal point instead of the comma, as in {decimal}"
@@ -78,7 +71,7 @@ def shown(label: str) -> str:
     Labels that are not in the Unicode form NFC look like others, so they are escaped as a whole.
     """
     quoted = repr(label) if unicodedata.is_normalized("NFC", label) else ascii(label)
-    return _INVISIBLE.sub(lambda found: ascii(found[0])[1:-1], quoted)
+    return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], quoted)
 
 
 def listed(items: Sequence[str], most: int = 5) -> str:
@@ -92,14 +85,9 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
 
     Two labels are one class if they differ only in case, in invisible characters and spaces, or in
     their Unicode form, or if they are the same whole number, such as `1`, `1.0` and `+1`. Codes
-    such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes.
-
-    Args:
-      counts: The number of rows with each label.
-
-    Returns:
-      The name of each label's class. Of spellings that are equally frequent, the name is one in the
-      form NFC, without stray characters, and the shortest of them.
+    such as `01` and `1`, or chapters such as `1.1` and `1.10`, are different classes. Of spellings
+    that are equally frequent, the name is one in the form NFC, without stray characters, and the
+    shortest of them.
     """
     classes = dict[str, list[str]]()
     for label in sorted(counts):
@@ -109,20 +97,14 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
         is_usual = unicodedata.is_normalized("NFC", label)
         return counts[label], is_usual, not has_stray(label), -len(label)
 
-    names = {found: max(labels, key=preference) for found, labels in classes.items()}
-    return {label: names[found] for found, labels in classes.items() for label in labels}
+    names = {folded: max(labels, key=preference) for folded, labels in classes.items()}
+    return {label: names[folded] for folded, labels in classes.items() for label in labels}
 
 
 def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[str], str | None]:
-    """Return a function that finds the class that a label spells.
+    """Return a function that finds the class that a label spells, or None.
 
-    Args:
-      names: The names of the classes.
-      as_written: Whether each other spelling is another label.
-
-    Returns:
-      A function of a label that returns the name of its class: the same spelling, or else the only
-      class with another spelling of it, or else None.
+    It is the same spelling or, unless `as_written`, the only class with another spelling of it.
     """
     exact, classes = set(names), dict[str, list[str]]()
     for name in exact:

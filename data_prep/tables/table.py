@@ -10,20 +10,20 @@ from pathlib import Path
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.fields import DELIMITERS
 from bertaccum.system.files import refuse_special
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root, class_texts
-from data_prep.tables.columns import LABEL, TEXT, Picks, Reading, example, named_picks
+from data_prep.tables.columns import LABEL, TEXT, ColumnIndices, ReadOptions, example, find_columns
 from data_prep.tables.delimiter import declared_delimiter, find_delimiter
 from data_prep.tables.fasttext import fasttext_rows, is_fasttext
 from data_prep.tables.header import is_header
-from data_prep.tables.manifest import is_prepared
-from data_prep.tables.named_columns import (
+from data_prep.tables.json_parquet import (
     is_json_lines,
     json_cells,
     json_names,
     parquet_cells,
     parquet_names,
 )
+from data_prep.tables.manifest import is_prepared
 from data_prep.tables.quoting import (
     ONE_LINE_END,
     TAB,
@@ -45,24 +45,17 @@ _USUAL = {TEXT, LABEL}
 Records = Iterator[tuple[int, list[str]]]
 
 
-def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) -> Iterator[Row]:
+def read_rows(
+    path: Path, reading: ReadOptions | None = None, note: Note = ignore_note
+) -> Iterator[Row]:
     """Read a table, or a folder of texts by class.
 
     Args:
       path: A delimited file, JSON Lines, Parquet or a file in fastText's format, or a folder as
         described in `class_texts`. Files of text may be compressed with gzip, or be the only file
         in a zip archive; a folder may be a zip archive.
-      reading: Options for reading; None uses the defaults.
-      note: Called with sentences about the delimiter, quoting, encoding and header that were found.
-
-    Yields:
-      The examples in order, without blank lines.
-
-    Raises:
-      ConfigError: An option does not fit the file.
-      InputError: The file or one of its rows cannot be used.
     """
-    reading = reading or Reading()
+    reading = reading or ReadOptions()
     if root := class_root(path):
         _check_folder(path, reading)
         rows = enumerate(class_texts(root, reading.encoding, note), 1)
@@ -80,7 +73,7 @@ def read_rows(path: Path, reading: Reading | None = None, note: Note = unheard) 
     return _delimited_rows(path, reading, note)
 
 
-def _check_folder(path: Path, reading: Reading) -> None:
+def _check_folder(path: Path, reading: ReadOptions) -> None:
     """Raise ConfigError if an option requests a column, which a folder of texts does not have."""
     for option, _ in reading.named:
         if option not in ("text_column", "label_column"):
@@ -91,27 +84,27 @@ def _check_folder(path: Path, reading: Reading) -> None:
 def _named_rows(
     path: Path,
     names: list[str],
-    reading: Reading,
+    reading: ReadOptions,
     cells: Callable[[list[str], str | None], Records],
 ) -> Iterator[Row]:
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
-    picks = named_picks(names, reading, path)
-    used = picks.used
-    label = None if picks.label is None else names[picks.label]
+    indices = find_columns(names, reading, path)
+    used = indices.used
+    label = None if indices.label is None else names[indices.label]
     for row, values in cells([names[position] for position in used], label):
-        yield example(row, dict(zip(used, values, strict=True)), picks, path)
+        yield example(row, dict(zip(used, values, strict=True)), indices, path)
 
 
-def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
+def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
     records = _open_records(path, reading, note)
     first = next(records(), None)
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
-    picks, skipped = _picks(first, records, reading, path, note)
+    indices, skipped = _find_columns(first, records, reading, path, note)
     header, repeated, named = _folded(first[1]), list[int](), list[int]()
-    label = picks.label if skipped else None
+    label = indices.label if skipped else None
     # A file with one column may contain its name as a text.
     names = frozenset(header if skipped and len(header) > 1 else ())
     for row, fields in islice(records(), skipped, None):
@@ -126,7 +119,7 @@ def _delimited_rows(path: Path, reading: Reading, note: Note) -> Iterator[Row]:
         _check_width(row, fields, len(header), path)
         if label is not None and fields[label].strip().casefold() == header[label]:
             named.append(row)
-        yield example(row, fields, picks, path)
+        yield example(row, fields, indices, path)
     if repeated:
         note(f"{path}: repeated header rows are not read as data: {_rows(repeated)}")
     if named:
@@ -153,7 +146,7 @@ def _check_order(row: int, fields: list[str], header: list[str], path: Path) -> 
         )
 
 
-def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Records]:
+def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], Records]:
     """Detect a file's delimiter and quoting; return a function that reads its records."""
 
     def lines() -> Iterator[tuple[int, str]]:
@@ -187,12 +180,12 @@ def _open_records(path: Path, reading: Reading, note: Note) -> Callable[[], Reco
     return lambda: plain_records(lines(), delimiter)
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, reading: ReadOptions) -> Iterator[tuple[int, str]]:
     return text_lines(path, reading.encoding)
 
 
 def _note_writing(
-    path: Path, reading: Reading, delimiter: str, quoting: list[str], note: Note
+    path: Path, reading: ReadOptions, delimiter: str, quoting: list[str], note: Note
 ) -> None:
     encoding = reading.encoding or marked_encoding(path)
     names = {character: name for name, character in DELIMITERS.items()}
@@ -201,32 +194,32 @@ def _note_writing(
     note(f"{path}: {', '.join(parts)}")
 
 
-def _picks(
+def _find_columns(
     first: tuple[int, list[str]],
     records: Callable[[], Records],
-    reading: Reading,
+    reading: ReadOptions,
     path: Path,
     note: Note,
-) -> tuple[Picks, int]:
+) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     names = [name.strip() for name in first[1]]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
-            return Picks(1), 1
+            return ColumnIndices(1), 1
         may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
         if may_be_cola and not is_header(_fields(records()), certain=True):
-            return Picks(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
+            return ColumnIndices(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
         raise InputError(HAS_RETURN, ONE_LINE_END, path=path, row=first[0])
-    picks = named_picks(names, reading, path, is_prepared(path))
+    indices = find_columns(names, reading, path, is_prepared(path))
     if reading.by_name:
-        return picks, 1
+        return indices, 1
     if not is_header(_fields(records())):
         numbers = [str(number) for number in range(1, len(names) + 1)]
-        return named_picks(numbers, reading, path, is_prepared(path)), 0
+        return find_columns(numbers, reading, path, is_prepared(path)), 0
     said = ", ".join(names)[:80]
     note(f"{path}: row {first[0]} ({said}) is the header and is not read as data")
-    return picks, 1
+    return indices, 1
 
 
 def _fields(records: Records) -> Iterable[list[str]]:

@@ -44,14 +44,9 @@ def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterat
     Args:
       path: The file, also one in a zip archive. Byte order marks at the beginning of each line are
         skipped, because they are inside a file if several files were concatenated.
-      encoding: Python's name for the encoding. None means UTF-8, unless a byte order mark says
-        otherwise.
 
     Yields:
       (row, line): The row, counted from 1, and the line with its line ending.
-
-    Raises:
-      InputError: The file is missing, unreadable, not text, or not in this encoding.
     """
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
@@ -70,11 +65,9 @@ def _marked(head: bytes) -> str | None:
 
 
 def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line.
-
-    The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half of
-    another character, so lines are split after decoding.
-    """
+    """Yield the number and the text of each line."""
+    # The file is read in chunks that end with the byte 0x0A. In UTF-16 this byte can also be half
+    # of another character, so lines are split after decoding.
     decoder, row, rest, end = codecs.getincrementaldecoder(codec)(), 1, "", "\n"
     for raw in iter(partial(file.readline, LONGEST), b""):
         has_end, is_long = raw.endswith(b"\n"), len(raw) == LONGEST
@@ -155,12 +148,6 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
     """Open a text file, or a gzip or zip file that contains one text file.
 
     Compressed contents are unpacked while they are read, so they are never in memory as a whole.
-
-    Yields:
-      The open binary file.
-
-    Raises:
-      InputError: The file cannot be read or unpacked, or its first bytes show that it is not text.
     """
     name = Path(str(path))
     with open_input(path) if isinstance(path, Path) else nullcontext() as file:
@@ -190,12 +177,7 @@ def is_parquet(path: Path) -> bool:
 def ending(path: Path | zipfile.Path) -> str:
     """Return the ending of a file's name in lower case, such as `.csv`.
 
-    Args:
-      path: The file, also one in a zip archive. `.gz` is ignored, and for a zip file the name of
-        the file inside counts.
-
-    Raises:
-      InputError: The file is a zip archive that does not contain exactly one file.
+    `.gz` is ignored, and for a zip file the name of the file inside counts.
     """
     name = Path(str(path))
     if isinstance(path, Path) and path.suffix.lower() in _PACKED:
@@ -209,15 +191,7 @@ def ending(path: Path | zipfile.Path) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """The contents of a compressed file, which must not be far larger than the file.
-
-    Args:
-      contents: The contents.
-      path: Path of the compressed file. The contents of a pipe may have any size.
-
-    Raises:
-      InputError: The contents are too large; raised while they are read.
-    """
+    """The contents of a compressed file, which must not be far larger than the file."""
 
     def __init__(self, contents: gzip.GzipFile | IO[bytes], path: Path) -> None:
         self._contents, self._path, self._read = contents, path, 0
@@ -254,11 +228,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
 
 
 def zip_members(path: Path) -> tuple[zipfile.ZipFile | None, list[str]]:
-    """Return the zip archive at a path and the names of its files; None if it is another file.
-
-    Raises:
-      InputError: The archive is damaged, or is a document of an Office program.
-    """
+    """Return the zip archive at a path and the names of its files; None if it is another file."""
     if not path.is_file():
         return None, []
     with open_input(path) as file:

@@ -18,29 +18,20 @@ import pandas as pd
 
 from bertaccum.errors import InputError
 from bertaccum.system.files import sha256
-from bertaccum.system.progress import Note, unheard
-from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, Reading
+from bertaccum.system.progress import Note, ignore_note
+from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.table import COLA_TEST_HEADER, read_rows
 
 
 def read_tsv(
-    path: str | Path, reading: Reading | None = None, note: Note = unheard
+    path: str | Path, reading: ReadOptions | None = None, note: Note = ignore_note
 ) -> pd.DataFrame:
     """Read a TSV in either layout, or any other table.
-
-    Args:
-      path: The file.
-      reading: Options for reading; None uses the defaults.
-      note: Called with sentences about the file's format, unless `prepare` wrote it.
 
     Returns:
       A DataFrame with the columns `row` (int, line or record of the file, counted from 1), `label`
       (str without surrounding spaces), `text` (str, unchanged), `text_pair` (str) and `weight`
       (float64). A column that the file does not have is absent.
-
-    Raises:
-      ConfigError: An option does not fit the file.
-      InputError: The file or one of its rows cannot be used, or there are no rows.
     """
     rows = list(read_rows(Path(path), reading, note))
     if not rows:
@@ -51,11 +42,7 @@ def read_tsv(
 
 
 def default_split(folder: Path) -> str:
-    """Return the split that evaluation uses by default: test if it has labels, else dev.
-
-    Raises:
-      InputError: test.tsv cannot be used.
-    """
+    """Return the split that evaluation uses by default: test if it has labels, else dev."""
     test = folder / "test.tsv"
     first = next(read_rows(test), None) if test.is_file() else None
     return "dev" if first is None or first.label is None else "test"
@@ -68,18 +55,11 @@ def write_tsv(
     layout: str,
     columns: Sequence[str] = (LABEL, TEXT),
 ) -> str:
-    """Write one split to a file.
+    """Write one split to a file, and return the file's SHA-256.
 
     Args:
-      path: The file to create.
-      split: The name of the split. In the cola layout a test file has no labels.
       rows: For each row, in order, the cell of its label and its other cells in UTF-8, separated by
         tabs. The label is None if no row has one.
-      layout: plain or cola.
-      columns: Names of the columns; only for the plain layout.
-
-    Returns:
-      The file's SHA-256, in hexadecimal.
     """
     with path.open("wb") as file:
         file.writelines(_lines(split, rows, layout, columns))

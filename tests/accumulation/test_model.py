@@ -232,13 +232,13 @@ def test_ragged_and_sparse_inputs_are_weighted_by_examples(kind: str) -> None:
 def test_partial_window_is_applied_before_validation_and_callbacks() -> None:
     seen: list[tf.Tensor] = []
 
-    class Look(tf_keras.callbacks.Callback):
+    class LineStyle(tf_keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             seen.append(self.model.get_weights()[0])
 
     options = {"validation_data": batches([EXAMPLES], one_output)}
-    _, expected = train("sequential", WINDOWS, callbacks=Look(), **options)
-    _, history = train("sequential", SIZES, 3, callbacks=[Look()], **options)
+    _, expected = train("sequential", WINDOWS, callbacks=LineStyle(), **options)
+    _, history = train("sequential", SIZES, 3, callbacks=[LineStyle()], **options)
     np.testing.assert_allclose(history["val_loss"], expected["val_loss"], rtol=1e-5)
     np.testing.assert_allclose(seen[2:], seen[:2], rtol=0, atol=1e-6)
 

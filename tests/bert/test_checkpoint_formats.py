@@ -15,8 +15,7 @@ from bertaccum.bert import model_finder
 from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
-from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, KeptHead
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, HeadMapping, LazyTensor
 from bertaccum.bert.pretrained_weights import original_shape, weight_name
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import InputError
@@ -38,10 +37,10 @@ def head(folder: Path) -> FineTunedHead:
     return FineTunedHead(2, read_object(folder / "size.json")["classes"])
 
 
-def tensors(path: Path) -> dict[str, HeldTensor]:
+def tensors(path: Path) -> dict[str, LazyTensor]:
     arrays = np.load(path)
     return {
-        name: HeldTensor(list(arrays[name].shape), "F32", partial(arrays.__getitem__, name))
+        name: LazyTensor(list(arrays[name].shape), "F32", partial(arrays.__getitem__, name))
         for name in arrays.files
     }
 
@@ -83,9 +82,9 @@ def config(folder: Path) -> TrainConfig:
 
 def test_weights_of_a_registered_format_are_loaded(folder: Path) -> None:
     source = model_finder.find_model(config(folder), silent)
-    assert (source.encoder, source.telling_file) == (TINY, folder / "weights.npz")
+    assert (source.encoder, source.identity_file) == (TINY, folder / "weights.npz")
     assert source.head == FineTunedHead(2, ["bad", "good"])
-    *weights, kernel, bias = build_model(config(folder), source, 2, KeptHead([1, 0])).weights
+    *weights, kernel, bias = build_model(config(folder), source, 2, HeadMapping([1, 0])).weights
     for found, expected in zip(weights, scatter(build_encoder(TINY)).weights, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert np.all(kernel.numpy() == 1) and bias.numpy().tolist() == [1, 0]

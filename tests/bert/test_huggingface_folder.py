@@ -25,13 +25,11 @@ from torch_writer import write_torch
 from bertaccum.bert import pretrained_weights
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.held_tensor import HeldTensor
 from bertaccum.bert.huggingface_folder import HUGGINGFACE, write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
-from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.pretrained_weights import load_encoder, read_head
+from bertaccum.bert.model_source import LazyTensor, ModelSource
+from bertaccum.bert.pretrained_weights import load_encoder, read_head, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.errors import ConfigError, InputError
@@ -112,7 +110,7 @@ def test_written_weights_are_read_bit_for_bit(folder: Path) -> None:
     encoder = loaded(folder)
     source = find(folder)
     assert (source.encoder, source.vocabulary, source.has_pooler) == (SMALL, READ, True)
-    assert source.telling_file == folder / "model.safetensors"
+    assert source.identity_file == folder / "model.safetensors"
     expected = {w.name: w.numpy() for w in scattered(SMALL).weights}
     for weight in encoder.weights:
         np.testing.assert_array_equal(weight, expected[weight.name])
@@ -233,7 +231,7 @@ def test_pytorch_model_holds_the_same_weights(
     write_torch(path, load_file(folder / "model.safetensors"), monkeypatch, older)
     assert find(folder).checkpoint == folder / "model.safetensors"
     (folder / "model.safetensors").unlink()
-    assert find(folder).telling_file == path
+    assert find(folder).identity_file == path
     for one, other in zip(before, loaded(folder).get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -429,7 +427,7 @@ def test_numbers_that_are_not_finite_are_refused_in_each_format_of_pytorch(
 def test_weight_that_is_too_large_is_refused_without_a_warning(
     folder: Path, value: np.floating
 ) -> None:
-    tensor = HeldTensor([8], "F32", lambda: np.full(8, value).astype(np.float32))
+    tensor = LazyTensor([8], "F32", lambda: np.full(8, value).astype(np.float32))
     with pytest.raises(InputError, match=r"weights: w contains a number"):
         pretrained_weights._usable({"w": tensor}, "w", Path("weights"))
 

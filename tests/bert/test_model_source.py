@@ -44,7 +44,7 @@ def test_folder_provides_dimensions_and_vocabulary(checkpoint: Path) -> None:
     assert source.encoder.num_hidden_layers == 2
     assert source.vocabulary == Vocabulary(WORDS)
     assert source.checkpoint == checkpoint / "bert_model.ckpt"
-    assert source.telling_file == checkpoint / "bert_model.ckpt.index"
+    assert source.identity_file == checkpoint / "bert_model.ckpt.index"
     # Weights in Hugging Face's format do not take precedence over Google's checkpoint.
     (checkpoint / "model.safetensors").touch()
     assert find(init_checkpoint=str(checkpoint)) == source

@@ -66,13 +66,13 @@ def test_accents_and_ideographs_have_settings_of_their_own(tmp_path: Path) -> No
 
 def test_doubt_has_evidence() -> None:
     cased, uncased = ([*SPECIAL_TOKENS, *words] for words in (CAPITALS, LOWER))
-    doubt = str(Vocabulary(cased, lower_case=True).doubt())
-    assert "50 of the vocabulary's 150 words" in doubt and "Wörd0" in doubt
-    assert "--no-lower-case" in doubt
-    assert "only 0 of" in str(Vocabulary(uncased, lower_case=False).doubt())
-    assert Vocabulary(cased, lower_case=False).doubt() is None
-    assert Vocabulary(uncased, lower_case=True).doubt() is None
-    assert Vocabulary(cased[:60], lower_case=False).doubt() is None
+    casing_warning = str(Vocabulary(cased, lower_case=True).casing_warning())
+    assert "50 of the vocabulary's 150 words" in casing_warning and "Wörd0" in casing_warning
+    assert "--no-lower-case" in casing_warning
+    assert "only 0 of" in str(Vocabulary(uncased, lower_case=False).casing_warning())
+    assert Vocabulary(cased, lower_case=False).casing_warning() is None
+    assert Vocabulary(uncased, lower_case=True).casing_warning() is None
+    assert Vocabulary(cased[:60], lower_case=False).casing_warning() is None
 
 
 def test_added_tokens_come_from_each_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bertaccum.cli.display import comparison_tables, run_tables, sentences, tables
-from bertaccum.cli.display.table_fitting import fitted, layout, say_written, without_common_folder
+from bertaccum.cli.display.table_fitting import fitted, layout, print_paths, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.inference.results import Prediction
 from bertaccum.planning.batch_plan import make_plan
@@ -240,28 +240,28 @@ def test_sweep_says_that_scores_are_equal(show: Show) -> None:
     found = swept()
     for cell in found["cells"]:
         cell |= {"mean": 0.5, "runs": 1, "std": 0.0}
-    lines = show(PIPE, comparison_tables.swept, found, "bertaccum train")
+    lines = show(PIPE, comparison_tables.print_sweep, found, "bertaccum train")
     assert lines[-1] == "best (the first of 3 with the same score): bertaccum train"
     assert not any("0.0000" in line for line in lines)
 
 
 ALL: dict[str, tuple[Any, ...]] = {
-    "eval of 2 classes": (tables.evaluation, evaluation(2)),
-    "eval of 20 classes": (tables.evaluation, evaluation(20)),
-    "eval of 60 classes": (tables.evaluation, evaluation(60)),
-    "prepare with 2 classes": (tables.prepared, prepared(2)),
-    "prepare with 155 classes": (tables.prepared, prepared(155)),
-    "prepare with scores": (tables.prepared, prepared_scores()),
-    "prepare with 2 labels": (tables.prepared, prepared_sets(2)),
-    "prepare with 155 labels": (tables.prepared, prepared_sets(155)),
-    "runs": (run_tables.runs, [outline(n) for n in range(3)]),
-    "one run in a list": (run_tables.runs, [outline(1)]),
-    "compare": (comparison_tables.compared, comparison(5)),
-    "plan": (tables.planned, planned(), "plan.json"),
-    "show": (run_tables.run, details()),
-    "seeds": (comparison_tables.spread, SPREAD),
-    "sweep": (comparison_tables.swept, swept(), ""),
-    "advise": (comparison_tables.advised, ADVICE),
+    "eval of 2 classes": (tables.print_evaluation, evaluation(2)),
+    "eval of 20 classes": (tables.print_evaluation, evaluation(20)),
+    "eval of 60 classes": (tables.print_evaluation, evaluation(60)),
+    "prepare with 2 classes": (tables.print_prepared, prepared(2)),
+    "prepare with 155 classes": (tables.print_prepared, prepared(155)),
+    "prepare with scores": (tables.print_prepared, prepared_scores()),
+    "prepare with 2 labels": (tables.print_prepared, prepared_sets(2)),
+    "prepare with 155 labels": (tables.print_prepared, prepared_sets(155)),
+    "runs": (run_tables.print_runs, [outline(n) for n in range(3)]),
+    "one run in a list": (run_tables.print_runs, [outline(1)]),
+    "compare": (comparison_tables.print_comparison, comparison(5)),
+    "plan": (tables.print_plan, planned(), "plan.json"),
+    "show": (run_tables.print_run, details()),
+    "seeds": (comparison_tables.print_seeds, SPREAD),
+    "sweep": (comparison_tables.print_sweep, swept(), ""),
+    "advise": (comparison_tables.print_advice, ADVICE),
 }
 
 
@@ -333,7 +333,7 @@ def test_prepare_counts_rows_without_labels(show: Show, name: str) -> None:
 
 
 def test_terminal_shows_the_worst_and_the_largest_of_many_classes(show: Show) -> None:
-    scores = show(80, tables.evaluation, evaluation(155))
+    scores = show(80, tables.print_evaluation, evaluation(155))
     assert any(
         "… 135 more classes with a higher F1; --json lists all classes" in line for line in scores
     )
@@ -351,7 +351,7 @@ def test_terminal_shows_the_worst_and_the_largest_of_many_classes(show: Show) ->
 
 def test_matrix_that_does_not_fit_becomes_most_frequent_mistakes(show: Show) -> None:
     values = evaluation(20)
-    lines = show(80, tables.evaluation, values)
+    lines = show(80, tables.print_evaluation, values)
     mistakes = lines[lines.index("most frequent mistakes:") :]
     counts = [int(n) for line in mistakes if (n := line.strip("│ ").split(" ")[-1]).isdecimal()]
     flat = [
@@ -364,13 +364,13 @@ def test_matrix_that_does_not_fit_becomes_most_frequent_mistakes(show: Show) -> 
 
 def test_pipe_gets_a_summary_of_very_many_classes(show: Show) -> None:
     values = evaluation(600)
-    lines = show(PIPE, tables.evaluation, values)
+    lines = show(PIPE, tables.print_evaluation, values)
     assert sum(map(len, lines)) < 50_000
     assert "macro-F1" in "\n".join(lines) and "most frequent mistakes:" in lines
     assert "… 400 more classes with a higher F1; --json lists all classes" in lines
     lowest = sorted(values["classes"], key=lambda row: row["f1"])[:200]
     assert all(any(f"{row['name']} " in line for line in lines) for row in lowest)
-    counted = show(PIPE, tables.prepared, prepared(600))
+    counted = show(PIPE, tables.print_prepared, prepared(600))
     assert sum(map(len, counted)) < 20_000
     assert "… 400 more classes with fewer rows; --json lists all classes" in counted
 
@@ -480,8 +480,8 @@ def test_control_characters_in_names_are_shown_as_escapes(
     show: Show, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = outline(0) | {"run": HOSTILE, "model": HOSTILE}
-    assert show(PIPE, run_tables.runs, [run])[3].count(ESCAPED) == 2
-    assert f"{ESCAPED}: written" in show(PIPE, say_written, [HOSTILE])
+    assert show(PIPE, run_tables.print_runs, [run])[3].count(ESCAPED) == 2
+    assert f"{ESCAPED}: written" in show(PIPE, print_paths, [HOSTILE])
     console = Console(file=io.StringIO(), width=120)
     live = Live(console)
     live(HOSTILE, 1, 2)

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bertaccum.cli.display import log_views, run_progress, run_tables, sentences
 from bertaccum.cli.display.log_views import Lines, Records
-from bertaccum.cli.display.run_progress import Track
+from bertaccum.cli.display.run_progress import RunStatistics
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import make_view
@@ -166,7 +166,7 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         "updates": 50, "examples": 1600, "stopped_early": False, "peak_memory_bytes": None,
         "examples_per_second": 64.0, "total_seconds": 30.0,
     }  # fmt: skip
-    run_tables.finished(summary, "runs/one", 134.2)
+    run_tables.print_summary(summary, "runs/one", 134.2)
     assert capsys.readouterr().out.splitlines() == [
         "run folder                           runs/one",
         "updates                              50 (1,600 examples)",
@@ -313,13 +313,13 @@ def test_terminal_shows_all_current_figures(monkeypatch: pytest.MonkeyPatch, col
 
 
 def test_smoothed_loss_is_a_bias_corrected_moving_average() -> None:
-    found = Track(STARTED)
+    found = RunStatistics(STARTED)
     for number, loss in enumerate([1.0, 0.0, math.nan], 10):
-        found.see(updated(number, loss, skipped=math.isnan(loss)))
+        found.update(updated(number, loss, skipped=math.isnan(loss)))
     assert found.loss.value == pytest.approx(0.95 / 1.95)
     assert found.skipped == 1
     for number in range(13, 213):
-        found.see(updated(number, 0.25))
+        found.update(updated(number, 0.25))
     assert found.loss.value == pytest.approx(0.25, abs=1e-4)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import PRICES, Prices, cut_to_shapes, fitting, make_cut
-from bertaccum.data.window_shapes import MOST_SHAPES, choose_shapes, real_share
+from bertaccum.data.window_shapes import MAX_SHAPES, choose_shapes, real_share
 from bertaccum.data.windows import make_window
 
 Allowed = tuple[tuple[int, int], ...]
@@ -88,7 +88,7 @@ def test_longer_runs_get_more_shapes_and_cheaper_windows(cut: str, passages: int
         costs.append(mean_cost(windows, 4, cut, allowed))
         counts.append(len(allowed))
     assert costs == sorted(costs, reverse=True) and costs[-1] < 0.9 * costs[0] < math.inf
-    assert counts == sorted(counts) and counts[0] == 1 < counts[2] <= counts[3] <= MOST_SHAPES
+    assert counts == sorted(counts) and counts[0] == 1 < counts[2] <= counts[3] <= MAX_SHAPES
 
 
 @settings(max_examples=20)
@@ -100,7 +100,7 @@ def test_any_window_of_the_data_set_can_be_cut(
     other = np.array([[1, 3], [1, 60], [2, 64], [3, 64]] * 4)
     for cut in ("cost", "count"):
         allowed = choose_shapes(windows, micro_batch, (3, 64), PRICES, 0.0, 10, cut, multiple)
-        assert 1 <= len(allowed) <= MOST_SHAPES
+        assert 1 <= len(allowed) <= MAX_SHAPES
         assert all(rows * length <= micro_batch * 3 * 64 for rows, length in allowed)
         for window in (*windows, other[np.lexsort(other.T[::-1])], np.array([[3, 64]])):
             cuts = make_cut(cut, (3, 64), PRICES, allowed)(window, micro_batch)
@@ -153,7 +153,7 @@ def test_large_windows_weigh_as_much_as_many_small_ones() -> None:
         choose_shapes([np.repeat(window, n, axis=0)], *rest, updates, multiple=8)
         for n, updates in ((1, 800), (8, 100))
     )
-    assert small == large and 1 < len(small) < MOST_SHAPES
+    assert small == large and 1 < len(small) < MAX_SHAPES
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 40])

@@ -103,7 +103,7 @@ def test_window_contains_its_rows_sorted_by_length(
 def test_batches_by_length_are_as_large_as_their_tokens_allow(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch, batch: int, most: int
 ) -> None:
-    monkeypatch.setattr(windows, "MOST_TOKENS", most)
+    monkeypatch.setattr(windows, "MAX_TOKENS", most)
     batches = batches_by_length(store, batch)
     assert sorted(np.concatenate(batches)) == list(range(100))
     limit = min(batch * store.largest[1], most)

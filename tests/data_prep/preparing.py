@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.options.prepare import PrepareConfig
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from data_prep.preparation import PrepareResult, prepare
 
 YELP_FOLDER = "yelp_review_polarity_csv"
@@ -24,7 +24,7 @@ def words(texts: Iterable[str]) -> list[str]:
     return sorted({word for text in texts for word in text.split()})
 
 
-def run(note: Note = unheard, **options: Any) -> PrepareResult:
+def run(note: Note = ignore_note, **options: Any) -> PrepareResult:
     """Run `prepare` with these options."""
     return prepare(PrepareConfig(**options), ignore, words, note)
 

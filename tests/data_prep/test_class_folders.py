@@ -12,9 +12,9 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import InputError
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 
 
 @pytest.fixture
@@ -33,20 +33,20 @@ def imdb(tmp_path: Path) -> Path:
 
 
 def rows(folder: Path, encoding: str | None = None) -> list[tuple[str, str]]:
-    found = read_rows(folder, Reading(encoding=encoding))
+    found = read_rows(folder, ReadOptions(encoding=encoding))
     return [(row.label, row.text) for row in found]
 
 
 def test_one_folder_per_class(imdb: Path) -> None:
     said: list[str] = []
-    found = list(read_rows(imdb / "train", Reading(), said.append))
+    found = list(read_rows(imdb / "train", ReadOptions(), said.append))
     assert [row.label for row in found] == ["neg"] * 4 + ["pos"] * 4
     assert found[0].text == "A neg text.\ntrain 0"
     assert said == [
         f"{imdb}/train: skipped the files that are not those of a class (urls_pos.txt)",
         f"{imdb}/train/unsup: skipped, because its texts have no class",
     ]
-    texts = list(read_texts(imdb / "train", Reading(label_column=None)))
+    texts = list(read_texts(imdb / "train", ReadOptions(label_column=None)))
     assert texts == [row.text for row in found]
 
 
@@ -73,7 +73,7 @@ def test_one_file_per_class(tmp_path: Path) -> None:
     (tmp_path / "3.5.TXT").write_text("fair\n")
     (tmp_path / "neutral.text").write_text("no\n")
     said: list[str] = []
-    assert next(read_rows(tmp_path, Reading(), said.append)).label == "3.5"
+    assert next(read_rows(tmp_path, ReadOptions(), said.append)).label == "3.5"
     assert said == [f"{tmp_path}: skipped the files that are not those of a class (neutral.text)"]
     (tmp_path / "3.5.TXT").unlink()
     (tmp_path / "neg.txt").write_bytes("mauvais thé".encode("latin-1"))
@@ -122,10 +122,10 @@ def test_zip_archive_is_read_as_the_folder_inside(
     expected = rows(tmp_path / "unpacked" / top)
     assert [label for label, _ in expected] == ["neg", "pos", "pos"]
     said: list[str] = []
-    found = list(read_rows(path, Reading(), said.append))
+    found = list(read_rows(path, ReadOptions(), said.append))
     assert [(row.label, row.text) for row in found] == expected
     assert said == [f"{path}/{top}: skipped the files that are not those of a class (README)"]
-    texts = list(read_texts(path, Reading(label_column=None)))
+    texts = list(read_texts(path, ReadOptions(label_column=None)))
     assert texts == [text for _, text in expected]
 
 
@@ -149,7 +149,7 @@ def test_zip_archive_with_tables_backslashes_or_gzip(tmp_path: Path) -> None:
     expected = [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
     said: list[str] = []
     path = zipped(tmp_path / "x.zip", REVIEWS | {"labels.csv": "a,b\n", "info.json": "{}"})
-    found = [(row.label, row.text) for row in read_rows(path, Reading(), said.append)]
+    found = [(row.label, row.text) for row in read_rows(path, ReadOptions(), said.append)]
     assert found == expected and "skipped" in said[0] and "labels.csv" in said[0]
     path = zipped(tmp_path / "windows.zip", {})
     with zipfile.ZipFile(path, "a") as archive:

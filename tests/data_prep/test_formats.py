@@ -23,10 +23,10 @@ from preparing import run
 from pyarrow import parquet as pq
 
 from bertaccum.errors import ConfigError, InputError
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.quoting import TAB
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]
@@ -81,16 +81,16 @@ def parquet(path: Path, rows: Rows) -> Path:
     return path
 
 
-def all_commands(path: Path, reading: Reading | None = None) -> Rows:
+def all_commands(path: Path, reading: ReadOptions | None = None) -> Rows:
     """Return the rows of a file, after checking that all commands read the same rows.
 
     The commands are `prepare`, `eval --file` and `predict --file`.
     """
-    reading = reading or Reading()
+    reading = reading or ReadOptions()
     examples = [(row.label, row.text) for row in read_rows(path, reading)]
     table = read_tsv(path, reading)
     assert list(zip(table["label"], table["text"], strict=True)) == examples
-    texts = Reading(reading.text_column, None, reading.delimiter, reading.encoding)
+    texts = ReadOptions(reading.text_column, None, reading.delimiter, reading.encoding)
     assert list(read_texts(path, texts)) == [text for _, text in examples]
     return examples
 
@@ -129,18 +129,18 @@ def test_encodings_are_detected_or_passed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a.csv, row 2: byte 0xe9 .* UTF-8; .*`encoding`"):
         all_commands(path)
     wanted = [("1", "café"), ("0", "thé")]
-    assert all_commands(path, Reading(encoding="latin-1")) == wanted
+    assert all_commands(path, ReadOptions(encoding="latin-1")) == wanted
     for codec in ("utf-16", "utf-32", "utf-8-sig"):
         path.write_bytes(rows.encode(codec))
         assert all_commands(path) == wanted
     path.write_bytes(rows.encode("utf-16"))
-    list(read_rows(path, Reading(), said.append))
+    list(read_rows(path, ReadOptions(), said.append))
     assert said == [f"{path}: columns separated by comma, encoding utf-16"]
     for codec in ("utf-16-le", "utf-16-be"):
         path.write_bytes(rows.encode(codec))
         with pytest.raises(InputError, match=f"row 1: looks like UTF-16 .* `encoding` {codec}"):
             all_commands(path)
-        assert all_commands(path, Reading(encoding=codec)) == wanted
+        assert all_commands(path, ReadOptions(encoding=codec)) == wanted
     path.write_bytes(rows.encode("utf-16") + b"\x00\xd8\n\x00")
     with pytest.raises(InputError, match=r"row 4: byte .* is not utf-16"):
         all_commands(path)
@@ -186,9 +186,9 @@ def test_error_names_unsupported_format(
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(InputError, match=message):
-        list(read_rows(path, Reading()))
+        list(read_rows(path, ReadOptions()))
     with pytest.raises(InputError, match=message):
-        list(read_texts(path, Reading(label_column=None)))
+        list(read_texts(path, ReadOptions(label_column=None)))
 
 
 def test_parquet_without_pyarrow_names_the_package_to_install(
@@ -205,7 +205,7 @@ def test_parquet_without_pyarrow_names_the_package_to_install(
 def test_table_from_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
     with pytest.raises(InputError, match=r"a.csv: is a pipe or device"):
-        list(read_rows(tmp_path / "a.csv", Reading()))
+        list(read_rows(tmp_path / "a.csv", ReadOptions()))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_json_lines_and_parquet_values_become_text(tmp_path: Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"label": 1, "text": "a\\ud800b"}\n\n{"text": "", "label": true, "x": []}\n')
     assert all_commands(path) == [("1", "a b"), ("true", "")]
-    assert all_commands(path, Reading("2", "1")) == [("1", "a b"), ("true", "")]
+    assert all_commands(path, ReadOptions("2", "1")) == [("1", "a b"), ("true", "")]
     table = pd.DataFrame({"label": [1, 2], "text": pd.Categorical(["a", "b"])})
     table.to_parquet(tmp_path / "a.parquet")
     assert all_commands(tmp_path / "a.parquet") == [("1", "a"), ("2", "b")]
@@ -257,16 +257,16 @@ def test_numbers_of_json_lines_and_parquet_must_be_finite(tmp_path: Path, column
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
     for name in ("a.parquet", "a.jsonl"):
         with pytest.raises(InputError, match=f"{name}, row 2: the value of '{column}' is inf, not"):
-            list(read_rows(tmp_path / name, Reading(weight_column="weight")))
+            list(read_rows(tmp_path / name, ReadOptions(weight_column="weight")))
     with pytest.raises(InputError, match=r"row 2: (has no label|the weight '')"):
-        list(read_rows(tmp_path / "null.jsonl", Reading(weight_column="weight")))
+        list(read_rows(tmp_path / "null.jsonl", ReadOptions(weight_column="weight")))
 
 
 def test_duplicate_parquet_column_names_are_refused(tmp_path: Path) -> None:
     columns = [pa.array(["1"]), pa.array(["a"]), pa.array(["b"])]
     pq.write_table(pa.table(columns, ["label", "text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a.parquet: has two columns named 'text'; rename one"):
-        all_commands(tmp_path / "a.parquet", Reading("2", "1"))
+        all_commands(tmp_path / "a.parquet", ReadOptions("2", "1"))
 
 
 def test_table_far_larger_than_its_compressed_file_is_refused(
@@ -281,10 +281,10 @@ def test_table_far_larger_than_its_compressed_file_is_refused(
         with pytest.raises(
             InputError, match=rf"{name}: unpacks to more than 50 times its size plus"
         ):
-            list(read_rows(tmp_path / name, Reading()))
+            list(read_rows(tmp_path / name, ReadOptions()))
     monkeypatch.undo()
     for name in ("a.csv.gz", "a.zip"):
-        assert len(list(read_rows(tmp_path / name, Reading()))) == 100
+        assert len(list(read_rows(tmp_path / name, ReadOptions()))) == 100
 
 
 def test_damaged_lzma_member_is_refused(tmp_path: Path) -> None:
@@ -292,12 +292,12 @@ def test_damaged_lzma_member_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr("a.csv", table)
-    assert len(list(read_rows(path, Reading()))) == 9999
+    assert len(list(read_rows(path, ReadOptions()))) == 9999
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     path.write_bytes(raw)
     with pytest.raises(InputError, match=r"a.zip: is damaged \((Corrupt input data|Bad CRC)"):
-        list(read_rows(path, Reading()))
+        list(read_rows(path, ReadOptions()))
 
 
 def test_large_gzip_file_is_not_unpacked_into_memory(
@@ -307,14 +307,14 @@ def test_large_gzip_file_is_not_unpacked_into_memory(
     line = b"1," + b"a" * 10_000 + b"\n"
     path.write_bytes(gzip.compress(b"label,text\n" + line * 1000))
     tracemalloc.start()
-    count = sum(1 for _ in read_rows(path, Reading()))
+    count = sum(1 for _ in read_rows(path, ReadOptions()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 1000 and peak < 1000 * len(line) / 2
     monkeypatch.setattr("data_prep.tables.text_files.LONGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"a" * (3 << 20)))
     with pytest.raises(InputError, match="row 1: is longer than 1 MiB"):
-        list(read_rows(path, Reading()))
+        list(read_rows(path, ReadOptions()))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -330,7 +330,7 @@ def test_either_text_of_a_pair_may_be_empty(tmp_path: Path, kind: str) -> None:
     else:
         table.to_parquet(path)
     expected = [(one or "", other or "") for one, other in pairs]
-    assert list(read_texts(path, Reading(label_column=None))) == expected
+    assert list(read_texts(path, ReadOptions(label_column=None))) == expected
     out = {"test_file": str(path), "out": str(tmp_path / "out"), "drop_duplicates": False}
     result = run(source="csv", train_file=str(path), **out)
     test = read_tsv(result.folder / "test.tsv")
@@ -352,21 +352,24 @@ def test_fields_of_nested_objects_have_names_with_dots(tmp_path: Path, kind: str
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         pq.write_table(pa.Table.from_pylist(rows), path)
-    assert all_commands(path, Reading("data.text", "meta.label")) == [("good", "a"), ("bad", "b")]
-    texts = read_texts(path, Reading("data.more.lang", None))
+    assert all_commands(path, ReadOptions("data.text", "meta.label")) == [
+        ("good", "a"),
+        ("bad", "b"),
+    ]
+    texts = read_texts(path, ReadOptions("data.more.lang", None))
     assert list(texts) == ["en", ""]  # Null is an empty text.
-    assert list(read_texts(path, Reading("1", None))) == ["1", "2"]
+    assert list(read_texts(path, ReadOptions("1", None))) == ["1", "2"]
     header = "id, data, meta, data.text, data.more, data.more.lang, meta.label"
     with pytest.raises(ConfigError, match=f"'text' .* the header, which is: {header};"):
         list(read_rows(path))
     with pytest.raises(InputError, match="row 1: the value of 'data' is a dict, not text"):
-        list(read_rows(path, Reading("data", None)))
+        list(read_rows(path, ReadOptions("data", None)))
 
 
 def test_key_with_a_dot_has_priority_over_a_nested_field(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a.b": "x", "a": {"b": "y"}, "c": {"d.e": "z"}}\n{"a": {"c": "y"}}\n')
-    rows = read_rows(path, Reading("a.b", "c.d.e"))
+    rows = read_rows(path, ReadOptions("a.b", "c.d.e"))
     assert next(rows)[1:3] == ("z", "x")
     with pytest.raises(InputError, match=r"row 2: has no key 'a.b'; add it or delete the row"):
         next(rows)
@@ -384,7 +387,7 @@ def test_first_line_may_declare_the_delimiter(tmp_path: Path, first: str, delimi
         path, said = tmp_path / name, list[str]()
         path.write_text("\ufeff" + "\n".join(lines))
         assert all_commands(path) == [("1", f"a{delimiter}b"), ("2", "c, d, e")]
-        found = list(read_rows(path, Reading("2", "1"), said.append))
+        found = list(read_rows(path, ReadOptions("2", "1"), said.append))
         assert [row.row for row in found] == [3, 4]
         assert "row 2 (label, text) is the header" in said.pop()
     with path.open("a") as file:
@@ -398,10 +401,10 @@ def test_fasttext(tmp_path: Path) -> None:
     path, said = tmp_path / "mine.txt", list[str]()
     path.write_text("__label__good A fine film, really\n\n__label__bad\tNot  for me __label__\n")
     assert all_commands(path) == [("good", "A fine film, really"), ("bad", "Not  for me __label__")]
-    assert [row.row for row in read_rows(path, Reading(), said.append)] == [1, 3]
+    assert [row.row for row in read_rows(path, ReadOptions(), said.append)] == [1, 3]
     assert said == [f"{path}: labels and texts in fastText's format"]
     path.write_text("__label__a __label__b both\n__label__a one\n")
-    several = Reading(several_labels=True, label_separator=",")
+    several = ReadOptions(several_labels=True, label_separator=",")
     assert [(r.label, r.text) for r in read_rows(path, several)] == [
         ('["a", "b"]', "both"),
         ('["a"]', "one"),
@@ -415,7 +418,7 @@ def test_fasttext(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="in fastText's format, the first label must not"):
         list(read_rows(path))
     path.write_text("__label__a,one\n__label__b,two\n")
-    assert all_commands(path.rename(tmp_path / "a.csv"), Reading("2", "1")) == [
+    assert all_commands(path.rename(tmp_path / "a.csv"), ReadOptions("2", "1")) == [
         ("__label__a", "one"),
         ("__label__b", "two"),
     ]
@@ -445,7 +448,7 @@ def test_backslashes_that_escape_nothing_are_kept(tmp_path: Path) -> None:
     path, said = tmp_path / "mine.csv", list[str]()
     lines = ["label,text", r'1,"C:\new\" she said, \"\\o/\""', r"2,a\, b\n", "2,in two\\", "lines"]
     path.write_text("\n".join(lines) + "\n")
-    found = [(row.row, row.text) for row in read_rows(path, Reading(), said.append)]
+    found = [(row.row, row.text) for row in read_rows(path, ReadOptions(), said.append)]
     assert found == [(2, r'C:\new" she said, "\o/"'), (3, r"a, b\n"), (4, "in two\nlines")]
     assert said == [
         f"{path}: columns separated by comma, backslashes that escape the next character"

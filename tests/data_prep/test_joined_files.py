@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
-from data_prep.tables.texts import read_texts
+from data_prep.tables.texts_to_classify import read_texts
 
 MARK = b"\xef\xbb\xbf"
 Found = list[tuple[str | None, str]]
@@ -18,7 +18,7 @@ Found = list[tuple[str | None, str]]
 def found(path: Path, data: bytes, said: list[str] | None = None, **columns: str) -> Found:
     path.write_bytes(data)
     note = (said if said is not None else []).append
-    return [(row.label, row.text) for row in read_rows(path, Reading(**columns), note)]
+    return [(row.label, row.text) for row in read_rows(path, ReadOptions(**columns), note)]
 
 
 @pytest.mark.parametrize("columns", [{}, {"text_column": "2", "label_column": "1"}])
@@ -41,7 +41,7 @@ def test_row_that_resembles_the_header_is_kept(tmp_path: Path) -> None:
     rows = b"label,a text\ntext,text\npos,good\n"
     assert len(found(tmp_path / "a.csv", b"label,text\n" + rows)) == 3
     (tmp_path / "b.csv").write_bytes(b"text\ngood\ntext\n")
-    assert list(read_texts(tmp_path / "b.csv", Reading(label_column=None))) == ["good", "text"]
+    assert list(read_texts(tmp_path / "b.csv", ReadOptions(label_column=None))) == ["good", "text"]
 
 
 def test_byte_order_mark_inside_a_file_is_not_part_of_a_cell(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_byte_order_mark_inside_a_file_is_not_part_of_a_cell(tmp_path: Path) -> 
     utf_16 = "\ufefflabel,text\npos,good\n".encode("utf-16-le")
     assert found(tmp_path / "b.csv", utf_16 * 2) == [("pos", "good")] * 2
     (tmp_path / "a.txt").write_bytes((MARK + b"good\n") * 2)
-    assert list(read_texts(tmp_path / "a.txt", Reading(label_column=None))) == ["good", "good"]
+    assert list(read_texts(tmp_path / "a.txt", ReadOptions(label_column=None))) == ["good", "good"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
@@ -88,10 +88,10 @@ def test_long_file_without_line_feeds_is_read(
     monkeypatch.setattr("data_prep.tables.text_files.LONGEST", 1001)  # An odd number splits "\xe9".
     path = tmp_path / "a.txt"
     path.write_text("\xe9" * 99 + "\r" + "\xe9\r" * 2000, newline="")
-    assert list(read_texts(path, Reading(label_column=None))) == ["\xe9" * 99] + ["\xe9"] * 2000
+    assert list(read_texts(path, ReadOptions(label_column=None))) == ["\xe9" * 99] + ["\xe9"] * 2000
     path.write_text("a\r" + "b" * 3000, newline="")
     with pytest.raises(InputError, match="row 2: is longer than"):
-        list(read_texts(path, Reading(label_column=None)))
+        list(read_texts(path, ReadOptions(label_column=None)))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from pyarrow import parquet as pq
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.tasks.prepared_labels import read_labels
+from data_prep.labels.formats import is_list, list_in
 from data_prep.preparation import PrepareResult
-from data_prep.tables.label_format import is_list, list_in
 from data_prep.tables.tsv import read_tsv
 
 JOY_ANGER = ["joy", "anger"]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
 
 
 def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:
     path.write_bytes(data)
-    return [example[:3] for example in read_rows(path, Reading(text, label))]
+    return [example[:3] for example in read_rows(path, ReadOptions(text, label))]
 
 
 def test_quoted_fields_keep_line_breaks_and_rows(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_options_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no delimiter was found.*`delimiter`"):
         read(tmp_path / "a.txt", b"words\nand words\n")
     with pytest.raises(InputError, match="no such file"):
-        list(read_rows(tmp_path / "none.csv", Reading()))
+        list(read_rows(tmp_path / "none.csv", ReadOptions()))
 
 
 STRAY = b'label\ttext\n0\t"bad acting\n1\tnice\n0\tdull"\n'
@@ -176,7 +176,7 @@ def test_delimiter_is_detected_and_reported(
     path = tmp_path / name
     path.write_text("".join(f"{delimiter.join(row)}\n" for row in rows))
     said: list[str] = []
-    found = list(read_rows(path, Reading(*columns), said.append))
+    found = list(read_rows(path, ReadOptions(*columns), said.append))
     assert [(row.label, row.text) for row in found] == rows[1:]
     word = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}[delimiter]
     assert said[0] == f"{path}: columns separated by {word}"
@@ -185,12 +185,12 @@ def test_delimiter_is_detected_and_reported(
 def test_chosen_delimiter_is_used(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("label,x;text\n1,x;a\n")
-    assert next(read_rows(path, Reading("text", "label,x", ";")))[:3] == (2, "1,x", "a")
+    assert next(read_rows(path, ReadOptions("text", "label,x", ";")))[:3] == (2, "1,x", "a")
     message = r"header, which has only one column, 'label,x;text'; check `delimiter`"
     with pytest.raises(ConfigError, match=message):
-        next(read_rows(path, Reading(delimiter="\t")))
+        next(read_rows(path, ReadOptions(delimiter="\t")))
     path.write_text("label~text\n1~a\n")
-    assert next(read_rows(path, Reading(delimiter="~")))[:3] == (2, "1", "a")
+    assert next(read_rows(path, ReadOptions(delimiter="~")))[:3] == (2, "1", "a")
 
 
 HEADERS = ["label,text", "class,words", "Bewertung,Kommentar", ",sentence", "stars,review_body"]
@@ -204,7 +204,7 @@ def test_header_above_numbered_columns_is_skipped(
     path, said = tmp_path / "a.csv", list[str]()
     rows = "".join(f"{labels[i % 2]},text {i}\n" for i in range(30))
     path.write_text(f"{header}\n{rows}")
-    found = list(read_rows(path, Reading("2", "1"), said.append))
+    found = list(read_rows(path, ReadOptions("2", "1"), said.append))
     assert (len(found), {row.label for row in found}) == (30, set(labels))
     names = header.replace(",", ", ")
     assert said[-1] == f"{path}: row 1 ({names}) is the header and is not read as data"
@@ -224,4 +224,4 @@ def test_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
     path = tmp_path / "a.csv"
     rows = "".join(f"{('pos', 'neg', 'label')[i % 3]},text number {i}\n" for i in range(30))
     path.write_text(f"{first}\n{rows}")
-    assert len(list(read_rows(path, Reading("2", "1")))) == 31
+    assert len(list(read_rows(path, ReadOptions("2", "1")))) == 31

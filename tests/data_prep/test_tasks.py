@@ -17,7 +17,7 @@ from bertaccum.options.commands import EvalConfig
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.tasks.regression import scores_in
 from data_prep.preparation import PrepareResult
-from data_prep.tables.columns import Reading
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
 from data_prep.tables.tsv import read_tsv
 
@@ -257,7 +257,7 @@ def test_names_of_columns_are_labels_as_they_are(
 def test_columns_of_0_and_1_without_header_are_named_by_number(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("1,0,some text\n1,1,some text\n0,0,some text\n")
-    reading = Reading("3", label_columns=("1", "2"), label_separator="/")
+    reading = ReadOptions("3", label_columns=("1", "2"), label_separator="/")
     assert [row.label for row in read_rows(path, reading)] == ["1", "1/2", "/"]
 
 
@@ -265,7 +265,7 @@ def test_columns_of_0_and_1_are_read_from_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lines = [{"b": True, "text": "x", "a": 0, "w": 2}, {"b": False, "text": "y", "a": 1.0, "w": 0}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    reading = Reading(label_columns=("a", "b"), weight_column="w")
+    reading = ReadOptions(label_columns=("a", "b"), weight_column="w")
     assert [row[1:] for row in read_rows(path, reading)] == [
         ("b", "x", None, 2.0),
         ("a", "y", None, 0.0),
@@ -336,7 +336,7 @@ def test_two_label_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,joy,joy\nx,1,0\n")
     with pytest.raises(ConfigError, match="two of the columns of `label_columns` are named 'joy'"):
-        list(read_rows(path, Reading("1", label_columns=("2", "3"))))
+        list(read_rows(path, ReadOptions("1", label_columns=("2", "3"))))
 
 
 WEIGHTED: Table = {
@@ -406,7 +406,7 @@ def test_cola_layout_cannot_hold_them(
 
 def test_folder_of_texts_has_no_columns(tmp_path: Path) -> None:
     for option in ("weight_column", "label_columns"):
-        reading = Reading(**{option: ("a", "b") if option == "label_columns" else "w"})
+        reading = ReadOptions(**{option: ("a", "b") if option == "label_columns" else "w"})
         message = f"is a folder of texts, which has no columns; omit `{option}`"
         with pytest.raises(ConfigError, match=message):
             read_rows(tmp_path, reading)

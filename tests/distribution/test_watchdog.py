@@ -30,12 +30,12 @@ def test_worker_that_keeps_others_waiting_is_named(monkeypatch: pytest.MonkeyPat
     # The second worker knows both ports and asks the first.
     slow, other = (Watch(Topology(worker=n, addresses=ADDRESSES)) for n in (0, 1))
     slow.doing("planning")
-    assert other.culprits() == ["worker 0 (127.0.0.1:1) has been planning for 0 s"]
+    assert other.faulty_workers() == ["worker 0 (127.0.0.1:1) has been planning for 0 s"]
     slow.doing(WAITING)
-    assert other.culprits() == []
+    assert other.faulty_workers() == []
     slow._server.shutdown()
     slow._server.server_close()
-    assert other.culprits() == ["worker 0 (127.0.0.1:1) has exited"]
+    assert other.faulty_workers() == ["worker 0 (127.0.0.1:1) has exited"]
 
 
 def test_lost_workers_end_the_program_without_teardown() -> None:

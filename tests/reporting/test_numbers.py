@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from writing import write_json, write_run
 
-from bertaccum.cli.display.sentences import run_named
+from bertaccum.cli.display.sentences import run_line
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.report_page import page
 from bertaccum.reporting.run_outline import outline
@@ -143,9 +143,9 @@ def test_progress_of_an_unfinished_run_is_reported(run: Any) -> None:
     with (folder / ".lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         said = f"run: runs/r, still running (update 3 of 4,000); {best}"
-        assert run_named(outline(read_record(folder))) == said
+        assert run_line(outline(read_record(folder))) == said
     old = write_run(Path("runs/old"), [0.7] * 3, scores=scores, finished=False)
-    assert run_named(outline(read_record(old))) == f"run: runs/old, stopped at update 3; {best}"
+    assert run_line(outline(read_record(old))) == f"run: runs/old, stopped at update 3; {best}"
     over = write_run(Path("runs/over"), [0.7], scores=scores[:1])
     said = "run: runs/over; its best checkpoint: update 1"
-    assert run_named(outline(read_record(over))) == said
+    assert run_line(outline(read_record(over))) == said

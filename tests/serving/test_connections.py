@@ -16,7 +16,7 @@ from local_service import LONG, Model, Service, running, send
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import ServeConfig
 from bertaccum.serving import limited_connection
-from bertaccum.serving.allowed_hosts import is_allowed
+from bertaccum.serving.request_gate import is_allowed
 
 HALF_HEADERS = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-"
 HALF_BODY = HALF_HEADERS + b"Type: application/json\r\nContent-Length: 16\r\n\r\n{"
@@ -108,11 +108,11 @@ def test_request_for_another_host_is_refused_on_every_path() -> None:
 @pytest.mark.parametrize(("files", "most"), [(1024, 512), (256, 128), (65_536, 512), (-1, 512)])
 def test_connections_leave_half_of_the_files_free(files: int, most: int) -> None:
     with mock.patch("resource.getrlimit", return_value=(files, files)):
-        assert limited_connection.most_connections() == most
+        assert limited_connection.max_connections() == most
 
 
 def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_connection, "MOST_CONNECTIONS", 50)
+    monkeypatch.setattr(limited_connection, "MAX_CONNECTIONS", 50)
     model = Model()
     with running(model) as service, ExitStack() as stack, closing(service.connect()) as waiting:
         model.free.clear()

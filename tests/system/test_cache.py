@@ -16,7 +16,7 @@ from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import (
     cache_folder,
     cached_folder,
-    forget,
+    evict,
     read_cached,
     seal,
     write_cached,
@@ -68,7 +68,7 @@ def test_folder_that_cannot_be_written_is_replaced_and_told_once(
     path = cache_folder() / "plans/p.json"
     write_cached(path, {"size": 3}, progress)
     assert read_cached(path, progress) == {"size": 3}
-    forget(path)
+    evict(path)
     assert read_cached(path, progress) is None
     (line,) = progress.lines
     assert "so nothing new is cached; set BERTACCUM_CACHE" in line

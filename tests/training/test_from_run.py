@@ -12,9 +12,8 @@ import tf_keras
 from small import scatter, write_small_task
 
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.model_source import KeptHead, ModelSource
-from bertaccum.data.data_folder import read_inputs
-from bertaccum.data.run_inputs import RunInputs
+from bertaccum.bert.model_source import HeadMapping, ModelSource
+from bertaccum.data.run_inputs import RunInputs, read_inputs
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
@@ -90,7 +89,7 @@ def test_weights_of_a_run_that_are_not_finite_are_refused(begun: Begun) -> None:
 def test_same_classes_load_encoder_and_head(begun: Begun, recompute: str) -> None:
     config = config_of(begun, recompute=recompute)
     source, what = run_inputs(config, LABELS)
-    assert (source.name, source.of_run, what.head) == ("first.v2", True, KeptHead([0, 1]))
+    assert (source.name, source.of_run, what.head) == ("first.v2", True, HeadMapping([0, 1]))
     model = build_model(config, source, 2, what.head)
     for ours, theirs in zip(model.weights, begun.model.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)

@@ -16,11 +16,10 @@ from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.huggingface_weights import save_huggingface
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_inputs import encoder_inputs
-from bertaccum.bert.model_source import FineTunedHead, KeptHead, ModelSource
-from bertaccum.bert.pretrained_weights import load_encoder
+from bertaccum.bert.model_source import FineTunedHead, HeadMapping, ModelSource
+from bertaccum.bert.pretrained_weights import load_encoder, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_tokenizer
@@ -30,7 +29,7 @@ from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
-from bertaccum.tasks.kept_head import kept_head
+from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.initial_model import build_model
 
@@ -63,9 +62,9 @@ def test_outputs_correspond_by_name_else_by_number(
     source = ModelSource("any", None, None, Path("any"), head=head)  # type: ignore[arg-type]
     if isinstance(expected, str):
         with pytest.raises(ConfigError, match=f"head of `init_checkpoint` has .*{expected}"):
-            kept_head(source, labels, True)
+            head_mapping(source, labels, True)
     else:
-        assert kept_head(source, labels, True) == KeptHead(expected, labels.mean, labels.std)
+        assert head_mapping(source, labels, True) == HeadMapping(expected, labels.mean, labels.std)
 
 
 @pytest.fixture
@@ -124,11 +123,11 @@ def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:
     model = fine_tuned(data, Path("theirs"), ["score"], REGRESSION)
     config = TrainConfig(init_checkpoint="theirs", **options())
     source = find_model(config, silent)
-    ours = build_model(config, source, 1, kept_head(source, SCORES, True))
+    ours = build_model(config, source, 1, head_mapping(source, SCORES, True))
     inputs = inputs_of(data)
     np.testing.assert_allclose(ours(inputs) * 2 + 3, model(inputs), rtol=1e-5, atol=1e-5)
     plain = find_model(TrainConfig(init_checkpoint="theirs", max_seq_length=16), silent)
-    assert kept_head(plain, SCORES, False) is None
+    assert head_mapping(plain, SCORES, False) is None
 
 
 @pytest.mark.parametrize(

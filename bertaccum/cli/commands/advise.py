@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.comparison_tables import advised
+from bertaccum.cli.display.comparison_tables import print_advice
 from bertaccum.cli.options import command, json_option, options, run_argument
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.options.commands import ShowConfig
 from bertaccum.options.metrics import warning
 from bertaccum.runs.record import read_record, undamaged
@@ -34,6 +34,6 @@ def advise(run: str, as_json: bool) -> None:
     record = read_record(Path(run))
     with undamaged(Path(run)):
         found, doubt = advice(record), warning(record.best or {})
-    give(as_json, found, advised)
+    print_result(as_json, found, print_advice)
     if doubt:
         sentences.note(f"note: {doubt}, so another learning rate matters more than the batch")

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.comparison_tables import compared
+from bertaccum.cli.display.comparison_tables import print_comparison
 from bertaccum.cli.options import command, json_option, options
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.options.commands import CompareConfig
 
 
@@ -36,7 +36,7 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
     from bertaccum.reporting.comparison import compare as run
 
     result = run(config, [Path(path) for path in runs])
-    give(as_json, result, compared)
+    print_result(as_json, result, print_comparison)
     if result["missing_characters"]:
         sentences.note(
             f"note: no installed font has the characters {result['missing_characters']}, so"

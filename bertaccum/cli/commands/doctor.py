@@ -9,7 +9,7 @@ import click
 from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.options import command
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.errors import RunError
 
 
@@ -30,7 +30,7 @@ def doctor(as_json: bool) -> None:
     """
     sentences.note("checking the installation: importing TensorFlow and training a tiny model")
     record = api.doctor()
-    give(as_json, record, _show)
+    print_result(as_json, record, _show)
     failed = sum(check["status"] == "failed" for check in record["checks"])
     if failed:
         which = "1 check" if failed == 1 else f"{failed} checks"

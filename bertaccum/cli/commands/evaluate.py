@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from bertaccum import api
-from bertaccum.cli.display.tables import evaluation
+from bertaccum.cli.display.tables import print_evaluation
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import give, name_run, name_split
+from bertaccum.cli.shared import announce_run, announce_split, print_result
 from bertaccum.options.commands import EvalConfig
 
 
@@ -42,14 +42,14 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
 
     check_results(results)
     with view:
-        record = name_run(view, values["run"])
+        record = announce_run(view, values["run"])
         if values["file"] is None:
-            values["split"] = name_split(view, record, values["split"])
+            values["split"] = announce_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
     # Show the result first, because writing a file may fail.
     from bertaccum.inference.evaluate import write_evaluation as keep
 
-    give(as_json, result.record(), evaluation)
+    print_result(as_json, result.record(), print_evaluation)
     with results_file(results) as file:
         if file is not None:
             write_evaluation(file, result.record())

@@ -8,7 +8,7 @@ from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import give, name_run
+from bertaccum.cli.shared import announce_run, print_result
 from bertaccum.options.commands import ExportConfig
 
 
@@ -27,8 +27,8 @@ def export(view: View, as_json: bool, **values: Any) -> None:
       bertaccum export --run runs/20260102-030405 --out model
     """
     with view:
-        name_run(view, values["run"])
+        announce_run(view, values["run"])
         view.note("loading and tracing the model")
         result = api.export(**values)
     record = vars(result) | {"folder": str(result.folder)}
-    give(as_json, record, lambda _: sentences.exported(result))
+    print_result(as_json, record, lambda _: sentences.exported(result))

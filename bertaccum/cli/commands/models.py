@@ -29,4 +29,4 @@ def models(as_json: bool) -> None:
         for record in records:
             sentences.result_json(record, indent=None)
     else:
-        tables.models(records)
+        tables.print_models(records)

@@ -6,10 +6,10 @@ from typing import Any
 
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
-from bertaccum.cli.display.tables import planned
+from bertaccum.cli.display.tables import print_plan
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.options.commands import PlanConfig, StepConfig, TrainConfig
 from bertaccum.options.fields import field_names
 
@@ -36,6 +36,6 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
       bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
     """
     with view:
-        found = api.plan(progress=view, **values)
-    give(as_json, found.values, lambda _: planned(found, values["out"]))
-    found.taken()
+        result = api.plan(progress=view, **values)
+    print_result(as_json, result.values, lambda _: print_plan(result, values["out"]))
+    result.taken()

@@ -11,7 +11,7 @@ from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
-from bertaccum.cli.shared import name_run
+from bertaccum.cli.shared import announce_run
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import PredictConfig
 
@@ -63,15 +63,15 @@ def predict(
 
     check_results(results)
     with view, results_file(results) as file:
-        name_run(view, values["run"])
-        found = api.predict(texts or None, note=view.note, **values)
+        announce_run(view, values["run"])
+        predictions = api.predict(texts or None, note=view.note, **values)
         count = 0
         if file is None:
-            for one in found:
+            for one in predictions:
                 count += 1
                 sentences.prediction(one, as_json)
         else:
-            count = write_results(file, found, values["file"])
+            count = write_results(file, predictions, values["file"])
         if values["file"] == "-" and not count:
             view.note("note: standard input is empty, so there is nothing to predict")
     if results is not None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from bertaccum import api
 from bertaccum.cli.display.data_notes import notes
-from bertaccum.cli.display.tables import prepared
+from bertaccum.cli.display.tables import print_prepared
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, shown
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.options.prepare import PrepareConfig
 
 
@@ -36,4 +36,4 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
         done = api.prepare(progress=view, note=view.note, **values)
         for line in notes(done.manifest):
             view.note(line)
-    give(as_json, done.manifest, lambda _: prepared(done))
+    print_result(as_json, done.manifest, lambda _: print_prepared(done))

@@ -8,7 +8,7 @@ from bertaccum import api
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, run_argument, shown
-from bertaccum.cli.shared import name_run, name_split
+from bertaccum.cli.shared import announce_run, announce_split
 from bertaccum.options.commands import ReportConfig
 
 
@@ -30,8 +30,8 @@ def make_page(view: View, **values: Any) -> None:
       bertaccum report --out latest.html
     """
     with view:
-        record = name_run(view, values["run"])
+        record = announce_run(view, values["run"])
         if record.best is not None:
-            values["split"] = name_split(view, record, values["split"])
+            values["split"] = announce_split(view, record, values["split"])
         page = api.report(progress=view, **values)
     sentences.result(f"{page}: written")

@@ -8,7 +8,7 @@ import click
 
 from bertaccum.cli.display import run_tables, sentences
 from bertaccum.cli.options import command, json_option, options, run_argument
-from bertaccum.cli.shared import give
+from bertaccum.cli.shared import print_result
 from bertaccum.errors import InputError
 from bertaccum.options.commands import ShowConfig
 from bertaccum.runs.paths import RunPaths
@@ -28,19 +28,19 @@ def runs(folder: str, as_json: bool) -> None:
     """
     from bertaccum.reporting.run_outline import outline
 
-    found, errors = [], []
+    outlines, errors = [], []
     for path in find_runs(Path(folder)):
         try:
-            found.append(outline(read_record(path)))
+            outlines.append(outline(read_record(path)))
         except InputError as damage:
             errors.append(damage)
-    if not found and not errors:
+    if not outlines and not errors:
         sentences.note(_none_in(Path(folder)))
     elif as_json:
-        for one in found:
+        for one in outlines:
             sentences.result_json(one, indent=None)
     else:
-        run_tables.runs(found)
+        run_tables.print_runs(outlines)
     for error in errors:
         sentences.note(sentences.with_flags(f"not listed: {error}"))
 
@@ -72,4 +72,4 @@ def show(run: str, as_json: bool) -> None:
     from bertaccum.runs.record import undamaged
 
     with undamaged(Path(run)):
-        give(as_json, details(read_record(Path(run))), run_tables.run)
+        print_result(as_json, details(read_record(Path(run))), run_tables.print_run)

@@ -9,7 +9,7 @@ from typing import Any
 from bertaccum import api
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, options, shown
-from bertaccum.cli.shared import name_run
+from bertaccum.cli.shared import announce_run
 from bertaccum.options.commands import ServeConfig
 from bertaccum.system.stopping import Terminated
 
@@ -35,7 +35,7 @@ def serve(view: View, **values: Any) -> None:
     stops it immediately.
     """
     with view:
-        name_run(view, values["run"])
+        announce_run(view, values["run"])
         view.note("loading the model")
         try:
             api.serve(

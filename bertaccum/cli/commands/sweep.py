@@ -10,10 +10,10 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option, grid_option
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.comparison_tables import swept
+from bertaccum.cli.display.comparison_tables import print_sweep
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
-from bertaccum.cli.shared import fail, give, stopping_with
+from bertaccum.cli.shared import fail, print_result, stopping_with
 from bertaccum.options.commands import OPTIMIZATION, TrainConfig
 from bertaccum.training.events import Event, Started, Stopped
 
@@ -75,7 +75,7 @@ def sweep(
 
     with view, stopping_with(view) as stopping:
         view.note("loading data and model")
-        found = api.sweep(
+        result = api.sweep(
             grid,
             seeds=seeds,
             halving=halving,
@@ -87,16 +87,16 @@ def sweep(
     if stopped:
         message = sentences.stopped(stopped[0], again=True)
         fail(message, 128 + stopped[0].signal, view)
-    give(as_json, found, lambda _: swept(found, _best(named, found)))
-    if found["best"] is None:
+    print_result(as_json, result, lambda _: print_sweep(result, _best(named, result)))
+    if result["best"] is None:
         fail("every run failed; repeat the sweep when the cause is removed", 1, view)
 
 
-def _best(named: dict[str, Any], found: dict[str, Any]) -> str:
+def _best(named: dict[str, Any], result: dict[str, Any]) -> str:
     """Return the command that trains with the best values; empty if all runs failed."""
-    if found["best"] is None:
+    if result["best"] is None:
         return ""
-    values = {name: value for name, value in named.items() if name != "out"} | found["best"]
+    values = {name: value for name, value in named.items() if name != "out"} | result["best"]
     words = ["bertaccum", "train"]
     for name, value in values.items():
         flag = name.replace("_", "-")

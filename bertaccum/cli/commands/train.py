@@ -12,10 +12,10 @@ import click
 from bertaccum import api
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display import comparison_tables, sentences
-from bertaccum.cli.display.run_tables import finished
+from bertaccum.cli.display.run_tables import print_summary
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
-from bertaccum.cli.shared import fail, give, stopping_with
+from bertaccum.cli.shared import fail, print_result, stopping_with
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import CHECKPOINTS, OPTIMIZATION, TrainConfig
 from bertaccum.runs.record import read_record
@@ -104,12 +104,12 @@ def train(
         from bertaccum.training.seed_sweep import write_spread
 
         spread = write_spread(Path(values["out"]), summaries)
-        give(as_json, spread, comparison_tables.spread)
+        print_result(as_json, spread, comparison_tables.print_seeds)
         _doubt(view, summaries)
     elif start is not None and start.worker == 0:
         folder, summary = str(start.folder), summaries[-1]
         took = time.monotonic() - began
-        give(as_json, summary, lambda _: finished(summary, folder, took))
+        print_result(as_json, summary, lambda _: print_summary(summary, folder, took))
         if not _doubt(view, summaries):
             _advise(view, start.folder)
 
@@ -117,14 +117,14 @@ def train(
 def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
     with view:
         view.note("loading data and model")
-        found = api.find_learning_rate(progress=view, **named)
-    give(as_json, found, comparison_tables.found_rate)
+        result = api.find_learning_rate(progress=view, **named)
+    print_result(as_json, result, comparison_tables.print_rates)
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
     """Return whether all runs that were trained have learned little, and say so."""
-    found = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
-    said = [sentences.learned_little(evaluation) for evaluation in found]
+    evaluations = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
+    said = [sentences.learned_little(evaluation) for evaluation in evaluations]
     if not (said and all(said)):
         return False
     view.note(said[-1])

@@ -9,8 +9,8 @@ from bertaccum.cli.display.sentences import batch_advice, duration, suggested_ra
 from bertaccum.cli.display.table_fitting import (
     below_common_folder,
     is_limited,
-    say,
-    say_written,
+    print_line,
+    print_paths,
     show,
     show_side_by_side,
     without_common_folder,
@@ -26,32 +26,32 @@ _SPREAD = {
 }
 
 
-def spread(found: dict[str, Any]) -> None:
+def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
-    head = f"{found['runs']} runs; checkpoints selected by dev {LABELS[found['best_by']]}"
+    head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
     rows = [
-        [label, *(f"{v:.4f}" for v in found[name].values())]
+        [label, *(f"{v:.4f}" for v in result[name].values())]
         for name, label in _SPREAD.items()
-        if name in found
+        if name in result
     ]
     show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
-def swept(found: dict[str, Any], command: str) -> None:
+def print_sweep(result: dict[str, Any], command: str) -> None:
     """Print the result of `bertaccum sweep`, and the command that trains with the best values."""
-    names = list(found["cells"][0]["options"])
-    metric = LABELS.get(found["best_by"], "metric")
+    names = list(result["cells"][0]["options"])
+    metric = LABELS.get(result["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
-    show(head, [_swept(cell) for cell in found["cells"]])
-    say(
-        f"{found['updates']:,} updates in {duration(found['seconds'])}; the whole grid takes"
-        f" {found['grid_updates']:,}"
+    show(head, [_swept(cell) for cell in result["cells"]])
+    print_line(
+        f"{result['updates']:,} updates in {duration(result['seconds'])}; the whole grid takes"
+        f" {result['grid_updates']:,}"
     )
-    say_written(found["figures"])
+    print_paths(result["figures"])
     if command:
-        equal = sum(cell["mean"] == found["cells"][0]["mean"] for cell in found["cells"])
+        equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
-        say(f"best{first}: {command}", wrap=False)
+        print_line(f"best{first}: {command}", wrap=False)
 
 
 def _swept(cell: dict[str, Any]) -> list[str]:
@@ -65,28 +65,26 @@ def _swept(cell: dict[str, Any]) -> list[str]:
     ]
 
 
-def compared(values: dict[str, Any]) -> None:
+def print_comparison(values: dict[str, Any]) -> None:
     """Print the result of `bertaccum compare`, one column per run."""
     columns = [_compared_run(row, values) for row in values["runs"]]
     facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
     names = below_common_folder([row["run"] for row in values["runs"]])
     show_side_by_side(["run", *names], rows)
-    say(
+    print_line(
         f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
         f" deviation of the loss around its running mean over {values['smooth']:,} examples"
     )
     if values["differences"]:
         differing = [_differing(*of) for of in values["differences"].items()]
         show_side_by_side(["differs", *names], differing)
-    say_written(values["figures"])
+    print_paths(values["figures"])
 
 
 def _differing(option: str, values: Sequence[Any]) -> list[str]:
-    """Return the table row of an option that differs between runs.
-
-    On a terminal, the folder that all values share is moved to the first cell.
-    """
+    """Return the table row of an option that differs between runs."""
+    # On a terminal, the folder that all values share is moved to the first cell.
     cells = ["" if value is None else str(value) for value in values]
     folder, below = without_common_folder(cells) if is_limited() else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]
@@ -126,9 +124,9 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
     }
 
 
-def advised(found: dict[str, Any]) -> None:
+def print_advice(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
-    say(batch_advice(found))
+    print_line(batch_advice(result))
     head = ("target batch", "updates", "examples", "learning rate")
     rows = [
         [
@@ -137,16 +135,16 @@ def advised(found: dict[str, Any]) -> None:
             f"{row['examples']:.2f}",
             f"{row['learning_rate']:.2g}",
         ]
-        for row in found["batches"]
+        for row in result["batches"]
     ]
     show(head, rows)
-    say("* this run; updates and examples to the same loss are relative to it")
+    print_line("* this run; updates and examples to the same loss are relative to it")
 
 
-def found_rate(found: dict[str, Any]) -> None:
+def print_rates(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --find-lr`."""
-    step = max(len(found["smoothed_losses"]) // 10, 1)
-    points = list(zip(found["rates"], found["smoothed_losses"], strict=False))[::step]
+    step = max(len(result["smoothed_losses"]) // 10, 1)
+    points = list(zip(result["rates"], result["smoothed_losses"], strict=False))[::step]
     show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
-    say(suggested_rate(found), wrap=False)
-    say_written(found["figures"])
+    print_line(suggested_rate(result), wrap=False)
+    print_paths(result["figures"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertaccum.options.commands import StepConfig
-from bertaccum.options.prepare import LEAST_DEV_FRACTION
+from bertaccum.options.prepare import MIN_DEV_FRACTION
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.tables.spellings import has_stray, listed, shown
 
@@ -23,28 +23,22 @@ _CONFLICTS = {
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
-    """Return one line for each problem in the data that a user should know about.
-
-    Args:
-      manifest: The manifest of the data folder.
-    """
-    found = manifest["findings"]
+    """Return one line for each problem in the data that a user should know about."""
+    findings = manifest["findings"]
     lines = [
-        *_duplicates(found, manifest),
-        *_oddities(found),
+        *_duplicates(findings, manifest),
+        *_oddities(findings),
         *_single(manifest),
         *_absent(manifest),
         *_enlarged(manifest),
         *_small(manifest),
-        *_long(found["estimated_tokens"]),
+        *_long(findings["estimated_tokens"]),
     ]
     return [f"note: {line}" for line in lines]
 
 
-def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
+def _long(estimated: dict[str, Any]) -> Iterator[str]:
     """Yield how many texts the default maximum length would truncate."""
-    if estimated is None:
-        return
     shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
     share = shares.pop(str(StepConfig.max_seq_length))
     if share != "0%":
@@ -57,11 +51,11 @@ def _long(estimated: dict[str, Any] | None) -> Iterator[str]:
         )
 
 
-def _duplicates(found: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
-    drop, repeated = manifest["options"]["drop_duplicates"], found["repeated"]
-    written = "train.tsv" if "also_in_dev" in found else "train.tsv and dev.tsv"
+def _duplicates(findings: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
+    drop, repeated = manifest["options"]["drop_duplicates"], findings["repeated"]
+    written = "train.tsv" if "also_in_dev" in findings else "train.tsv and dev.tsv"
     for split in ("test", "dev"):
-        shared = found.get(f"also_in_{split}", {"texts": 0})
+        shared = findings.get(f"also_in_{split}", {"texts": 0})
         if shared["texts"]:
             done = (
                 f"kept in {written}; --drop-duplicates leaves them out"
@@ -76,13 +70,13 @@ def _duplicates(found: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str
             "only the first row of each is kept"
             if drop
             else "all of these rows are in train.tsv; --drop-duplicates keeps only the first"
-            if "also_in_dev" in found
+            if "also_in_dev" in findings
             else "all rows with the same text are in one split; --drop-duplicates keeps only the"
             " first"
         )
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
-    yield from _conflicts(found["conflicting"], manifest["task"])
+    yield from _conflicts(findings["conflicting"], manifest["task"])
 
 
 def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
@@ -97,13 +91,13 @@ def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
     )
 
 
-def _oddities(found: dict[str, Any]) -> Iterator[str]:
-    for part, empty in found["empty"].items():
+def _oddities(findings: dict[str, Any]) -> Iterator[str]:
+    for part, empty in findings["empty"].items():
         yield (
             f"{_rows_have(empty['rows'], part)} an empty text (first: row {empty['first_row']:,})"
         )
-    yield from _spellings(found["spellings"])
-    for part, labels in found["missing_labels"].items():
+    yield from _spellings(findings["spellings"])
+    for part, labels in findings["missing_labels"].items():
         for label, count in labels.items():
             yield (
                 f"{_rows_have(count, part)} the label {label!r}; if it stands for a missing value,"
@@ -111,9 +105,9 @@ def _oddities(found: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _spellings(found: dict[str, dict[str, int]]) -> Iterator[str]:
+def _spellings(spellings: dict[str, dict[str, int]]) -> Iterator[str]:
     """Yield how labels are spelled that differ only in case or in what cannot be seen."""
-    merged = {name: spelled for name, spelled in found.items() if len(spelled) > 1}
+    merged = {name: spelled for name, spelled in spellings.items() if len(spelled) > 1}
     for name, spelled in list(merged.items())[:_NAMED_CLASSES]:
         rows = [f"{shown(one)} ({_rows(count)})" for one, count in spelled.items()]
         yield (
@@ -123,7 +117,7 @@ def _spellings(found: dict[str, dict[str, int]]) -> Iterator[str]:
     if len(merged) > _NAMED_CLASSES:
         others = _counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
         yield f"{others} several spellings"
-    if stray := [shown(name) for name in found if has_stray(name)]:
+    if stray := [shown(name) for name in spellings if has_stray(name)]:
         yield f"class names contain invisible characters: {listed(stray)}; correct the labels"
 
 
@@ -189,10 +183,10 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield that the default share of dev.tsv is larger because there are few training rows."""
     is_default = manifest["options"]["dev_fraction"] is None
     share, rows = manifest["dev_fraction"], manifest["counts"]["dev"]["rows"]
-    if is_default and share > LEAST_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
+    if is_default and share > MIN_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
         yield (
             f"dev.tsv has {_rows(rows)}, {100 * share:.2g}% of the training rows, because"
-            f" {LEAST_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
+            f" {MIN_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
             " --dev-fraction sets another share"
         )
 

@@ -11,19 +11,14 @@ import time
 from typing import Any
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.run_progress import Track, follow, progressing
+from bertaccum.cli.display.run_progress import RunStatistics, follow, progress_line
 from bertaccum.cli.display.view import View
 from bertaccum.system.files import finite
 from bertaccum.training.events import Event, Started, Updated
 
 
 class _Log(View):
-    """A view that shows progress at intervals.
-
-    Args:
-      seconds: The minimum time between two reports of progress.
-      verbose: As for `View`.
-    """
+    """A view that shows progress at intervals."""
 
     def __init__(self, seconds: float, verbose: bool = False) -> None:
         super().__init__(verbose)
@@ -43,7 +38,7 @@ class Lines(_Log):
 
     def __init__(self, seconds: float, verbose: bool = False) -> None:
         super().__init__(seconds, verbose)
-        self._track: Track | None = None
+        self._statistics: RunStatistics | None = None
         # For each phase: the time and the amount of its first report, and its latest amount.
         self._first: dict[str, tuple[float, int]] = {}
         self._done: dict[str, int] = {}
@@ -67,11 +62,11 @@ class Lines(_Log):
         sentences.note(sentences.with_flags(line), self.stderr)
 
     def event(self, event: Event) -> None:
-        self._track = follow(self._track, event, self.note)
+        self._statistics = follow(self._statistics, event, self.note)
         if isinstance(event, Started) and not event.over:
             self.note(sentences.TRACING)
-        elif isinstance(event, Updated) and self._track and self._is_due():
-            self.note(progressing(self._track))
+        elif isinstance(event, Updated) and self._statistics and self._is_due():
+            self.note(progress_line(self._statistics))
 
 
 class Records(_Log):

@@ -34,26 +34,18 @@ def results_file(named: str | None) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None) -> int:
-    """Write predictions, one line per text.
+def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str | None) -> int:
+    """Write predictions, one line per text, and return their number.
 
-    For a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns `index` and
-    `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated probabilities of
-    the classes or, for a regression, the predicted number.
-
-    Args:
-      file: The file to write to.
-      found: The predictions, in the order of the texts.
-      table: Path of the table whose texts are predicted, if any.
-
-    Returns:
-      The number of predictions.
+    If `table` is a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns
+    `index` and `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated
+    probabilities of the classes or, for a regression, the predicted number.
     """
     labels = _glue_labels(table)
     if labels is not None:
         file.write(b"index\tprediction\n")
     count = 0
-    for one in found:
+    for one in predictions:
         line = _probabilities(one) if labels is None else f"{count}\t{_answer(one, labels)}"
         file.write(f"{line}\n".encode())
         count += 1
@@ -61,14 +53,7 @@ def write_results(file: BinaryIO, found: Iterable[Prediction], table: str | None
 
 
 def _glue_labels(table: str | None) -> dict[str, str] | None:
-    """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None.
-
-    Args:
-      table: Path of the table whose texts are predicted.
-
-    Returns:
-      The label of each class in a submission, by name; empty if the submission contains scores.
-    """
+    """Return GLUE's labels if a table is a test set of GLUE that `prepare` wrote, else None."""
     if table is None:
         return None
     manifest = manifest_of(Path(table)) or {}
@@ -100,12 +85,7 @@ def write_evaluation(file: BinaryIO, evaluated: dict[str, Any]) -> None:
     """Write eval_results.txt: lines `key = value`, with the same keys and order as run_classifier.
 
     In run_classifier, `loss` is a mean of batch means. In this file it equals `eval_loss`, the mean
-    over all examples.
-
-    Args:
-      file: The file to write to.
-      evaluated: The fields of the result of `bertaccum.evaluate`. `update`, if known, becomes
-        `global_step`.
+    over all examples. `update`, if known, becomes `global_step`.
     """
     # run_classifier knows only the accuracy.
     names = ["accuracy"] if "accuracy" in evaluated else METRICS

@@ -35,13 +35,8 @@ class Mean:
         return self._sum / self._weight if self._weight else math.nan
 
 
-class Track:
-    """The current statistics of a run, such as its loss and speed.
-
-    Attributes:
-      loss: The smoothed training loss.
-      speed: The smoothed number of examples per second, excluding evaluations.
-    """
+class RunStatistics:
+    """The current statistics of a run; `speed` (examples per second) excludes evaluations."""
 
     def __init__(self, started: Started) -> None:
         self.total, self.begun, self.over = started.updates, started.done, bool(started.over)
@@ -53,7 +48,7 @@ class Track:
         self.loss, self.speed = Mean(), Mean()
         self._since = math.nan
 
-    def see(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         """Update the numbers with an event of the run."""
         if isinstance(event, Updated):
             if self.first is None:
@@ -84,43 +79,42 @@ class Track:
         return (time.monotonic() - self._since) / done * (self.total - self.done)
 
 
-def follow(track: Track | None, event: Event, note: Callable[[str], None]) -> Track | None:
-    """Update the track with an event, and report the event if the user must see it immediately.
+def follow(
+    statistics: RunStatistics | None, event: Event, note: Callable[[str], None]
+) -> RunStatistics | None:
+    """Return the updated statistics, and report an event that the user must see immediately.
 
-    A `Started` event begins a new track. The view of a worker other than the chief
-    receives no `Started` event, so its track stays None.
-
-    Returns:
-      The track.
+    A `Started` event begins new statistics. The view of a worker other than the chief receives no
+    `Started` event, so its statistics stay None.
     """
     if isinstance(event, Started):
-        track = Track(event)
-    first = track is None or track.evaluated is None
-    if track is not None:
-        track.see(event)
+        statistics = RunStatistics(event)
+    first = statistics is None or statistics.evaluated is None
+    if statistics is not None:
+        statistics.update(event)
     if isinstance(event, Started):
         for line in sentences.started(event).splitlines():
             note(line)
     elif isinstance(event, OutOfMemory):
         note(sentences.out_of_memory(event))
     elif isinstance(event, Evaluated):
-        note(sentences.evaluated(event, track.best_by if track else "accuracy", first))
+        note(sentences.evaluated(event, statistics.best_by if statistics else "accuracy", first))
     elif isinstance(event, Updated) and event.skipped:
         note(sentences.skipped(event))
-    return track
+    return statistics
 
 
-def progressing(track: Track) -> str:
+def progress_line(statistics: RunStatistics) -> str:
     """Return a line that describes the progress of a run."""
-    last, left = track.last, track.seconds_left
+    last, left = statistics.last, statistics.seconds_left
     assert last is not None
     parts = [
-        f"training: {last.update:,} of {track.total:,}",
-        f"loss {last.loss:.4f} ({track.loss.value:.4f} smoothed)",
+        f"training: {last.update:,} of {statistics.total:,}",
+        f"loss {last.loss:.4f} ({statistics.loss.value:.4f} smoothed)",
         f"lr {last.learning_rate:.2g}",
-        f"{track.speed.value:.1f} examples/s",
+        f"{statistics.speed.value:.1f} examples/s",
         known_size(last.peak_memory_bytes),
-        f"{track.skipped} skipped" if track.skipped else "",
+        f"{statistics.skipped} skipped" if statistics.skipped else "",
         f"{sentences.duration(left)} left" if left is not None else "",
     ]
     return "  ".join(filter(None, parts))

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from bertaccum.cli.display.sentences import duration, updates_done
-from bertaccum.cli.display.table_fitting import below_common_folder, say, show, show_facts
+from bertaccum.cli.display.table_fitting import below_common_folder, print_line, show, show_facts
 from bertaccum.options.metrics import (
     LABELS,
     METRICS,
@@ -19,7 +19,7 @@ from bertaccum.options.metrics import (
 from bertaccum.system.sizes import format_shapes, known_size
 
 
-def runs(outlines: list[dict[str, Any]]) -> None:
+def print_runs(outlines: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum runs`."""
     metrics = {row["best_by"] for row in outlines}
     mixed = len(metrics) != 1
@@ -32,12 +32,7 @@ def runs(outlines: list[dict[str, Any]]) -> None:
 
 
 def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
-    """Return the table row of a run, without its name.
-
-    Args:
-      row: The outline of the run.
-      mixed: Whether to add the name of the metric, because the runs use different ones.
-    """
+    """Return the table row of a run, without its name."""
     best = row["best_metric"] or {}
     named = f" {LABELS[row['best_by']]}" if mixed else ""
     return [
@@ -52,44 +47,38 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
     ]
 
 
-def run(found: dict[str, Any]) -> None:
+def print_run(details: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
-    last, summary, plan = found["last_update"], found["summary"], found["plan"]
+    last, summary, plan = details["last_update"], details["summary"], details["plan"]
     why = plan["why"]
     facts = {
-        "run": f"{found['run']}, {found['status']}",
-        "model": found["model"],
-        "target batch": f"{found['target_batch']}",
-        "micro-batch": f"{found['micro_batch']}" + (f" ({why})" if why else ""),
+        "run": f"{details['run']}, {details['status']}",
+        "model": details["model"],
+        "target batch": f"{details['target_batch']}",
+        "micro-batch": f"{details['micro_batch']}" + (f" ({why})" if why else ""),
         "compiled for": format_shapes(plan["shapes"] or (), plan["real_share"]),
-        "updates": updates_done(found),
-        "training loss": _training_loss(found["training_loss"]),
-        "noise scale": noise_scale(found["noise_scale"]),
-        "training time": duration(found["seconds"]),
+        "updates": updates_done(details),
+        "training loss": _training_loss(details["training_loss"]),
+        "noise scale": noise_scale(details["noise_scale"]),
+        "training time": duration(details["seconds"]),
         "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
-        "out of memory": ", ".join(f"update {e['update']}" for e in found["out_of_memory"]),
+        "out of memory": ", ".join(f"update {e['update']}" for e in details["out_of_memory"]),
     }
-    if found["best"]:
-        facts |= outcome(found["best"], found["best_by"])
+    if details["best"]:
+        facts |= outcome(details["best"], details["best_by"])
     show_facts(facts)
-    metrics = [found["best_by"], *(name for name in METRICS if name != found["best_by"])]
-    if found["evaluations"]:
-        _while_training(found["evaluations"], metrics)
-    if found["evaluated"]:
-        _evaluated(found["evaluated"], metrics)
-    _options("options set:", found["config"])
-    _options("options resolved automatically:", found["resolved"])
+    metrics = [details["best_by"], *(name for name in METRICS if name != details["best_by"])]
+    if details["evaluations"]:
+        _while_training(details["evaluations"], metrics)
+    if details["evaluated"]:
+        _evaluated(details["evaluated"], metrics)
+    _options("options set:", details["config"])
+    _options("options resolved automatically:", details["resolved"])
 
 
-def finished(summary: dict[str, Any], folder: str, seconds: float) -> None:
-    """Print the result of `bertaccum train`.
-
-    Args:
-      summary: The summary of the run.
-      folder: Its folder.
-      seconds: The duration of the command, which includes loading, planning and compiling.
-    """
+def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
+    """Print the result of `bertaccum train`; `seconds` include loading, planning and compiling."""
     metric = summary["best_by"]
     early = ", stopped early: no improvement" if summary["stopped_early"] else ""
     facts = {
@@ -146,16 +135,16 @@ def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> No
 
 def _options(heading: str, options: dict[str, Any]) -> None:
     if options:
-        say(heading)
+        print_line(heading)
         for name, value in options.items():
-            say(f"  {name}: {value}")
+            print_line(f"  {name}: {value}")
 
 
-def _training_loss(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _training_loss(loss: dict[str, Any] | None) -> str:
+    if loss is None:
         return ""
-    last = "" if found["last_update"] is None else f"; last update {found['last_update']:.4f}"
-    return mean_loss(found["mean"], found["examples"], last)
+    last = "" if loss["last_update"] is None else f"; last update {loss['last_update']:.4f}"
+    return mean_loss(loss["mean"], loss["examples"], last)
 
 
 def _remark(row: dict[str, Any]) -> str:

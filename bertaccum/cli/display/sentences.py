@@ -43,22 +43,18 @@ def _option_names() -> frozenset[str]:
 
 
 def with_flags(message: str) -> str:
-    """Return a message of the library with its options spelled as command-line flags.
+    """Return a message whose options in backticks, `target_batch`, are flags, `--target-batch`."""
 
-    Args:
-      message: The message, with options in backticks: `target_batch` or `drop_duplicates=False`.
-    """
-
-    def flag(found: re.Match[str]) -> str:
-        name = found[1].replace("_", "-")
-        if found[1] not in _option_names():
-            return found[0]
-        return f"--no-{name}" if found[2] else f"--{name}"
+    def flag(match: re.Match[str]) -> str:
+        name = match[1].replace("_", "-")
+        if match[1] not in _option_names():
+            return match[0]
+        return f"--no-{name}" if match[2] else f"--{name}"
 
     return re.sub(r"`([a-z_]+)(=False)?`", flag, message)
 
 
-def from_here(path: Path) -> Path:
+def relative_path(path: Path) -> Path:
     """Return a path relative to the current folder if it is inside that folder, else unchanged."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
@@ -68,11 +64,6 @@ def wrapped(line: str, width: int, indent: int = 0) -> str:
     """Return a line broken between words into lines of at most `width` terminal cells.
 
     Long words, such as paths, and commands in backticks stay whole, so that they can be copied.
-
-    Args:
-      line: The line.
-      width: The maximum width; 0 if there is no limit.
-      indent: The number of spaces before the second line and all later ones.
     """
     if width == 0:
         return line
@@ -80,7 +71,7 @@ def wrapped(line: str, width: int, indent: int = 0) -> str:
 
     if cell_len(line) <= width:
         return line
-    whole = re.sub(r"`[^`]+`", lambda found: found[0].replace(" ", "\0"), line)
+    whole = re.sub(r"`[^`]+`", lambda match: match[0].replace(" ", "\0"), line)
     lines = textwrap.wrap(
         # textwrap counts characters, so one more follows each that is two cells wide.
         "".join(one + "\1" * (cell_len(one) - 1) for one in whole),
@@ -123,10 +114,8 @@ def naming_stdout() -> Iterator[None]:
 def result(text: str, indent: int | None = None) -> None:
     """Write a line of results to stdout.
 
-    Args:
-      text: The line.
-      indent: On a terminal, wrap the line between words, and indent all lines but the first one by
-        this number of spaces; None writes it as it is.
+    On a terminal, wrap it between words, with `indent` spaces before all lines but the first one;
+    None writes it as it is.
     """
     with naming_stdout():
         line = printable(text, _TAB) if indent is None else _fitted(text, sys.stdout, indent)
@@ -134,36 +123,35 @@ def result(text: str, indent: int | None = None) -> None:
 
 
 def result_json(values: dict[str, Any], indent: int | None = 2) -> None:
-    """Print a result as JSON on stdout.
-
-    Args:
-      values: The result.
-      indent: The indentation in spaces; None prints one line.
-    """
+    """Print a result as JSON on stdout, on one line if `indent` is None."""
     with naming_stdout():
         print(printable_json(json_text(values, indent).rstrip()), flush=True)
 
 
-def prediction(found: Prediction, as_json: bool) -> None:
+def prediction(predicted: Prediction, as_json: bool) -> None:
     """Print a prediction on one line: result, probability and text, or all fields as JSON."""
     if as_json:
-        result_json(found.record(), indent=None)
+        result_json(predicted.record(), indent=None)
     else:
-        texts = [found.text] if found.text_pair is None else [found.text, found.text_pair]
-        columns = [*_predicted(found), *(" ".join(text.split()) for text in texts)]
+        texts = (
+            [predicted.text]
+            if predicted.text_pair is None
+            else [predicted.text, predicted.text_pair]
+        )
+        columns = [*_predicted(predicted), *(" ".join(text.split()) for text in texts)]
         result(_TAB.join(map(printable, columns)))
 
 
-def _predicted(found: Prediction) -> list[str]:
+def _predicted(predicted: Prediction) -> list[str]:
     """Return the columns that describe a prediction."""
-    if found.score is not None:
-        return [f"{found.score:.4f}"]
-    assert found.probabilities is not None
-    if found.labels is None:
-        assert found.label is not None
-        return [found.label, f"{found.probabilities[found.label]:.4f}"]
-    probabilities = (f"{found.probabilities[name]:.4f}" for name in found.labels)
-    return ["|".join(found.labels), "|".join(probabilities)]
+    if predicted.score is not None:
+        return [f"{predicted.score:.4f}"]
+    assert predicted.probabilities is not None
+    if predicted.labels is None:
+        assert predicted.label is not None
+        return [predicted.label, f"{predicted.probabilities[predicted.label]:.4f}"]
+    probabilities = (f"{predicted.probabilities[name]:.4f}" for name in predicted.labels)
+    return ["|".join(predicted.labels), "|".join(probabilities)]
 
 
 def started(event: Started) -> str:
@@ -202,47 +190,47 @@ def duration(seconds: float | None) -> str:
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
-def batch_advice(found: dict[str, Any]) -> str:
+def batch_advice(advice: dict[str, Any]) -> str:
     """Return a sentence about the noise scale of a run, given the result of `advice`."""
-    batch, scale = found["target_batch"], found["noise_scale"] or found["lowest"]
-    least = "at most " if found["is_bound"] else ""
+    batch, scale = advice["target_batch"], advice["noise_scale"] or advice["lowest"]
+    least = "at most " if advice["is_bound"] else ""
     return (
-        f"noise scale {metrics.noise_scale(found)}: batches up to about {scale:,.0f} reduce the"
+        f"noise scale {metrics.noise_scale(advice)}: batches up to about {scale:,.0f} reduce the"
         f" number of updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more"
         f" examples than very small batches; {2 * batch:,} would take about"
-        f" {_of_double_batch(found):.2f} of the updates"
+        f" {_of_double_batch(advice):.2f} of the updates"
     )
 
 
-def double_batch(found: dict[str, Any]) -> str:
+def double_batch(advice: dict[str, Any]) -> str:
     """Return a sentence about twice the target batch, given the result of `advice`."""
     return (
-        f"with target batch {2 * found['target_batch']:,}, the same loss would take about"
-        f" {_of_double_batch(found):.0%} of the updates (see `bertaccum advise`)"
+        f"with target batch {2 * advice['target_batch']:,}, the same loss would take about"
+        f" {_of_double_batch(advice):.0%} of the updates (see `bertaccum advise`)"
     )
 
 
-def learned_little(found: metrics.Evaluation) -> str:
+def learned_little(best: metrics.Evaluation) -> str:
     """Return a sentence about a run that has learned little, if its best evaluation tells so."""
-    doubt = metrics.warning(found)
+    doubt = metrics.warning(best)
     return (
         f"{doubt}; try the learning rate that --find-lr suggests, or train longer" if doubt else ""
     )
 
 
-def _of_double_batch(found: dict[str, Any]) -> float:
-    double = 2 * found["target_batch"]
-    return next(row["updates"] for row in found["batches"] if row["target_batch"] == double)
+def _of_double_batch(advice: dict[str, Any]) -> float:
+    double = 2 * advice["target_batch"]
+    return next(row["updates"] for row in advice["batches"] if row["target_batch"] == double)
 
 
-def suggested_rate(found: dict[str, Any]) -> str:
+def suggested_rate(rates: dict[str, Any]) -> str:
     """Return a sentence about the learning rate that the finder suggests."""
-    lowest = f"the loss is lowest at {found['lowest_loss_at']:.1e}"
-    if found["learning_rate"] is None:
+    lowest = f"the loss is lowest at {rates['lowest_loss_at']:.1e}"
+    if rates["learning_rate"] is None:
         return "no suggestion: the loss did not clearly fall; train longer, or with a larger batch"
-    if not found["has_risen"]:
+    if not rates["has_risen"]:
         lowest += " and does not rise after it, so a higher rate may be better"
-    return f"try learning rate {found['learning_rate']:.1e}, a third of the rate at which {lowest}"
+    return f"try learning rate {rates['learning_rate']:.1e}, a third of the rate at which {lowest}"
 
 
 def skipped(event: Updated) -> str:
@@ -251,13 +239,7 @@ def skipped(event: Updated) -> str:
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
-    """Return the message for an evaluation, in one line.
-
-    Args:
-      event: The evaluation.
-      best_by: The metric that selects the best checkpoint.
-      first: Whether to add the majority baseline, which is constant during a run.
-    """
+    """Return the message for an evaluation, the first one with the constant majority baseline."""
     remarks = ["best so far" if event.best else "", metrics.one_class(event.scores)]
     remark = ", but ".join(filter(None, remarks))
     said = f"update {event.update}: {metrics.sentence(event.scores, best_by, first)}"
@@ -277,12 +259,7 @@ def out_of_memory(event: OutOfMemory) -> str:
 
 
 def stopped(event: Stopped, again: bool = False) -> str:
-    """Return the message for a run that a signal stopped.
-
-    Args:
-      event: The `Stopped` event.
-      again: Whether the same command, run again, resumes the run.
-    """
+    """Return the message for a stopped run, which the same command resumes if `again`."""
     if again or event.workers > 1:
         how = "run the same command again to resume"
     else:
@@ -296,9 +273,9 @@ def updates_done(outline: dict[str, Any]) -> str:
     return f"{outline['updates']:,}" + (f" of {planned:,}" if planned else "")
 
 
-def run_named(outline: dict[str, Any]) -> str:
+def run_line(outline: dict[str, Any]) -> str:
     """Return a line with the path of a run, its progress and the update of its best checkpoint."""
-    name, best = from_here(Path(outline["run"]).resolve()), outline["best_update"]
+    name, best = relative_path(Path(outline["run"]).resolve()), outline["best_update"]
     place = f"update {updates_done(outline)}"
     how = {"running": f", still running ({place})", "stopped": f", stopped at {place}"}
     said = f"run: {name}{how.get(outline['status'], '')}"

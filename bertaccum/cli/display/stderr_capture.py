@@ -34,15 +34,6 @@ class Capture:
     and then shows the unread text. Both processes share one read position, so no line is shown
     twice. (If this process is the first one of a container, the operating system ends the second
     process with it.)
-
-    Attributes:
-      stderr: The stream that still reaches the user.
-
-    Args:
-      show: Called in another thread with each line, soon after the line is written.
-
-    Raises:
-      OSError: There is no stderr or no temporary folder.
     """
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
@@ -55,7 +46,7 @@ class Capture:
             log = os.open(file.name, os.O_WRONLY | os.O_APPEND)
             self._log = os.open(file.name, os.O_RDONLY)
         pipe, self._alive = os.pipe()
-        self._heir = _start_heir(pipe, self._log)
+        self._heir = _start_reporter(pipe, self._log)
         os.dup2(log, _STDERR)
         os.close(log)
         os.close(pipe)
@@ -90,7 +81,7 @@ class Capture:
         return b"".join(iter(lambda: os.read(self._log, 1 << 16), b""))
 
 
-def _start_heir(pipe: int, log: int) -> subprocess.Popen[bytes]:
+def _start_reporter(pipe: int, log: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-IS", "-c", _HEIR, str(pipe), str(log)]
     # In a session of its own, the second process does not receive Ctrl-C.
     return subprocess.Popen(command, pass_fds=(pipe, log), start_new_session=True)

@@ -32,10 +32,8 @@ Column = Sequence[str]
 
 
 def _stdout() -> Console:
-    """Return a console as wide as the terminal.
-
-    The width is unlimited if stdout is not a terminal.
-    """
+    """Return a console as wide as the terminal."""
+    # The width is unlimited if stdout is not a terminal.
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _NO_LIMIT
@@ -47,28 +45,20 @@ def is_limited() -> bool:
     return _stdout().width < _NO_LIMIT
 
 
-def say(line: str, wrap: bool = True) -> None:
+def print_line(line: str, wrap: bool = True) -> None:
     """Print a line, which wraps between words unless `wrap` is false, as for a path."""
     with naming_stdout():
         _stdout().print(printable(line), soft_wrap=not wrap)
 
 
-def say_written(paths: Sequence[str]) -> None:
+def print_paths(paths: Sequence[str]) -> None:
     """Print the paths of files that were written."""
     for path in paths:
-        say(f"{path}: written", wrap=False)
+        print_line(f"{path}: written", wrap=False)
 
 
 def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table | None:
-    """Return a table at most `width` cells wide, or None if the columns do not fit.
-
-    A table with a box is easier to read, but wider.
-
-    Args:
-      columns: The name and the cells of each column.
-      width: The width in terminal cells.
-      boxed: Whether to draw a box if there is room for it.
-    """
+    """Return a table at most `width` cells wide, or None if the columns do not fit."""
     if boxed and (widths := _widths(columns, width - _BORDERS * len(columns) - 1)):
         return _table(columns, widths, boxed)
     if widths := _widths(columns, width - _GAP * (len(columns) - 1)):
@@ -79,14 +69,11 @@ def layout(columns: Sequence[Column], width: int, boxed: bool = True) -> Table |
 def fitted(
     head: Row, rows: Sequence[Row], width: int, least: Sequence[str] = (), boxed: bool = True
 ) -> tuple[Table, list[str]]:
-    """Return a table without the columns that do not fit, and the names of the columns left out.
+    """Return a table without the columns that do not fit, and the names of these columns.
 
     Args:
-      head: The names of the columns. The first column is never left out.
-      rows: The rows of cells.
-      width: The width in terminal cells.
-      least: The columns to leave out first, in this order; the others follow from the right.
-      boxed: Whether to draw a box if there is room for it.
+      least: The columns to leave out first, in this order; the others follow from the right, except
+        the first one.
     """
     columns = _columns(head, rows)
     # A column for remarks has no name; it is left out if there are none.
@@ -103,18 +90,12 @@ def fitted(
 
 
 def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
-    """Print a table without the columns that do not fit, and a line that names these columns.
-
-    Args:
-      head: The names of the columns.
-      rows: The rows of cells.
-      least: The columns to leave out first, in this order.
-    """
+    """Print a table without the columns that do not fit, and a line that names these columns."""
     console = _stdout()
     table, left_out = fitted(head, rows, console.width, least)
     _print(console, table)
     if named := [name for name in left_out if name]:
-        say(f"no room for: {', '.join(named)}; --json has all columns")
+        print_line(f"no room for: {', '.join(named)}; --json has all columns")
 
 
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
@@ -131,7 +112,7 @@ def show_facts(facts: dict[str, str]) -> None:
     known = {name: fact for name, fact in facts.items() if fact}
     width = min(max(map(len, known)) + 1, _stdout().width // 2)
     for name, fact in known.items():
-        say(f"{name:{width}} {fact}")
+        print_line(f"{name:{width}} {fact}")
 
 
 def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
@@ -154,7 +135,7 @@ def below_common_folder(paths: Sequence[str]) -> list[str]:
         return list(paths)
     folder, names = without_common_folder(paths)
     if folder:
-        say(f"in {folder}", wrap=False)
+        print_line(f"in {folder}", wrap=False)
     return names
 
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.cli.display.sentences import from_here, with_flags
+from bertaccum.cli.display.sentences import relative_path, with_flags
 from bertaccum.cli.display.table_fitting import (
     is_limited,
-    say,
-    say_written,
+    print_line,
+    print_paths,
     show,
     show_facts,
     show_whole,
 )
-from bertaccum.options.metrics import MOST_CLASSES, confusions, scores, warning
+from bertaccum.options.metrics import MAX_CLASSES, confusions, scores, warning
 from bertaccum.options.task_names import REGRESSION
 from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.system.sizes import format_size
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
 # pairs of classes has as many rows as on a terminal.
-_MOST_ROWS, _MOST_ROWS_IN_FILE = 20, 200
+_MAX_ROWS, _MAX_ROWS_IN_FILE = 20, 200
 # Statistics of the scores of a split, in the manifest and in the table of `bertaccum prepare`.
 _STATISTICS = ("mean", "std", "min", "max")
 
 
-def evaluation(values: dict[str, Any]) -> None:
+def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
-    data = from_here(Path(values["data"]))
+    data = relative_path(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    say(f"{values['examples']:,} examples of {data}{update}")
+    print_line(f"{values['examples']:,} examples of {data}{update}")
     show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
@@ -43,8 +43,8 @@ def evaluation(values: dict[str, Any]) -> None:
         _confusion([row["name"] for row in values["classes"]], values["confusion_matrix"])
 
 
-def _most_rows() -> int:
-    return _MOST_ROWS if is_limited() else _MOST_ROWS_IN_FILE
+def _max_rows() -> int:
+    return _MAX_ROWS if is_limited() else _MAX_ROWS_IN_FILE
 
 
 def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None) -> None:
@@ -53,7 +53,7 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
         pairs = zip(classes, thresholds, strict=True)
         classes = [row | {"threshold": threshold} for row, threshold in pairs]
     columns = ("precision", "recall", "f1", *(["threshold"] if thresholds else []))
-    lowest = sorted(classes, key=lambda row: row["f1"])[: _most_rows()]
+    lowest = sorted(classes, key=lambda row: row["f1"])[: _max_rows()]
     left_out = len(classes) - len(lowest)
     rows = [
         [row["name"], *(f"{row[key]:.4f}" for key in columns), f"{row['examples']:,}"]
@@ -63,44 +63,44 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
     head[3] = "F1"
     show(head, rows, least=("precision", "recall", "threshold"))
     if left_out:
-        say(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
+        print_line(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
 
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
     """Print the confusion matrix, or the most frequent mistakes if the matrix is too wide."""
-    if len(names) <= MOST_CLASSES:
+    if len(names) <= MAX_CLASSES:
         head = ["label \\ predicted", *names]
         rows = [[n, *(f"{c:,}" for c in row)] for n, row in zip(names, counts, strict=True)]
         if show_whole(head, rows):
             return
     mistakes = confusions(names, counts)
-    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MOST_ROWS]]
-    say("most frequent mistakes:" if mistakes else "There are no mistakes.")
+    first = [[label, guess, f"{count:,}"] for count, label, guess in mistakes[:_MAX_ROWS]]
+    print_line("most frequent mistakes:" if mistakes else "There are no mistakes.")
     if mistakes:
         show(("label", "predicted", "examples"), first)
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
-    say(f"{more}--json prints the confusion matrix")
+    print_line(f"{more}--json prints the confusion matrix")
 
 
-def planned(found: PlanResult, path: str) -> None:
+def print_plan(result: PlanResult, path: str) -> None:
     """Print the result of `bertaccum plan`."""
-    values = found.values
+    values = result.values
     for line in plan_heading(values):
-        say(line)
+        print_line(line)
     saving = "recompute", "offload"
     head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
     rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
     show(head, rows, least=("predicted", "steps", *saving, "measured"))
-    say(f"examples/s: measured on {found.timed_on}")
+    print_line(f"examples/s: measured on {result.timed_on}")
     took = f"{values['planning_seconds']:.0f} s"
-    say(f"measurements: {'from the cache' if found.cached else took}")
-    if found.plan is not None:
-        say(f"* {found.plan}")
-        say(f"reason: {with_flags(values['why'])}")
+    print_line(f"measurements: {'from the cache' if result.cached else took}")
+    if result.plan is not None:
+        print_line(f"* {result.plan}")
+        print_line(f"reason: {with_flags(values['why'])}")
         if values["peak_memory_bytes"]:
-            say(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
-    say_written([path])
+            print_line(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
+    print_paths([path])
 
 
 _STATIC = {
@@ -135,12 +135,12 @@ def plan_heading(values: dict[str, Any]) -> list[str]:
     ]
 
 
-def prepared(result: PrepareResult) -> None:
+def print_prepared(result: PrepareResult) -> None:
     """Print the result of `bertaccum prepare`."""
     manifest = result.manifest
     done = "already prepared, unchanged" if result.unchanged else "written"
-    say(f"{result.folder}: {done}", wrap=False)
-    say(f"source: {manifest['source']}", wrap=False)
+    print_line(f"{result.folder}: {done}", wrap=False)
+    print_line(f"source: {manifest['source']}", wrap=False)
     counts: Mapping[str, Any] = manifest["counts"]
     if manifest.get("task") == REGRESSION:
         head = ["split", "rows", *_STATISTICS]
@@ -149,7 +149,7 @@ def prepared(result: PrepareResult) -> None:
     without = ["no label"] if "without_label" in counts["train"] else []
     head = ["split", "rows", *manifest["labels"], *without]
     rows = [[split, *_class_counts(of, len(head) - 2)] for split, of in counts.items()]
-    if len(head) > MOST_CLASSES or not show_whole(head, rows):
+    if len(head) > MAX_CLASSES or not show_whole(head, rows):
         _classes_in_splits(manifest["labels"], counts)
 
 
@@ -167,14 +167,12 @@ def _class_counts(of: Mapping[str, Any], columns: int) -> list[str]:
 
 
 def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None:
-    """Print a row with the totals, then one row for each of the most frequent classes.
-
-    The classes are sorted by the counts of the first split.
-    """
+    """Print a row with the totals, then one row for each of the most frequent classes."""
+    # The classes are sorted by the counts of the first split.
     splits = [of.get("classes", {}) for of in counts.values()]
     per_class = [[of.get(label) for of in splits] for label in labels]
-    found = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
-    rows = [("all classes", [of["rows"] for of in counts.values()]), *found[: _most_rows()]]
+    classes = sorted(zip(labels, per_class, strict=True), key=lambda row: -(row[1][0] or 0))
+    rows = [("all classes", [of["rows"] for of in counts.values()]), *classes[: _max_rows()]]
     if "without_label" in next(iter(counts.values())):
         rows.append(("no label", [of.get("without_label") for of in counts.values()]))
     cells = [
@@ -182,11 +180,11 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
         for label, numbers in rows
     ]
     show(["class", *counts], cells)
-    if (left_out := len(found) - _most_rows()) > 0:
-        say(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
+    if (left_out := len(classes) - _max_rows()) > 0:
+        print_line(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
 
 
-def models(records: list[dict[str, Any]]) -> None:
+def print_models(records: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum models`."""
     head = ("name", "parameters", "weights", "language", "case", "SHA-256", "downloaded")
     rows = [

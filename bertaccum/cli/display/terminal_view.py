@@ -21,7 +21,7 @@ from rich.table import Column
 from rich.text import Text
 
 from bertaccum.cli.display import sentences
-from bertaccum.cli.display.run_progress import Track, follow
+from bertaccum.cli.display.run_progress import RunStatistics, follow
 from bertaccum.cli.display.table_fitting import fitted
 from bertaccum.cli.display.view import View
 from bertaccum.options.metrics import LABELS, shown
@@ -51,17 +51,12 @@ class _Terminal(Console):
 
 
 class Live(View):
-    """A view that shows phases as progress bars, and the state of training as a row of numbers.
-
-    Args:
-      console: The console to write to; by default a console for stderr.
-      verbose: As for `View`.
-    """
+    """A view that shows phases as progress bars, and the state of training as a row of numbers."""
 
     def __init__(self, console: Console | None = None, verbose: bool = False) -> None:
         super().__init__(verbose)
         self._tasks: dict[str, TaskID] = {}
-        self._track: Track | None = None
+        self._statistics: RunStatistics | None = None
         self._is_own_console = console is None
         self._console = console or _Terminal(stderr=True, emoji=False)
         self._bars = _bars(self._console.width)
@@ -104,11 +99,11 @@ class Live(View):
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def event(self, event: Event) -> None:
-        self._track = follow(self._track, event, self.note)
-        if self._track is not None:
+        self._statistics = follow(self._statistics, event, self.note)
+        if self._statistics is not None:
             self._hide_phases()
-            self(_TRAINING, self._track.done, self._track.total)
-            self._bars.update(self._tasks[_TRAINING], seconds_left=self._track.seconds_left)
+            self(_TRAINING, self._statistics.done, self._statistics.total)
+            self._bars.update(self._tasks[_TRAINING], seconds_left=self._statistics.seconds_left)
 
     def log(self, line: str) -> None:
         self.note(line)
@@ -123,11 +118,11 @@ class Live(View):
 
     def _render(self) -> Group:
         width = self._console.width
-        return Group(self._bars, *([_figures(self._track, width)] if self._track else []))
+        return Group(self._bars, *([_figures(self._statistics, width)] if self._statistics else []))
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """The remaining time: that of the track for training, which alone knows of tracing."""
+    """The remaining time: that of the statistics for training, which alone know of tracing."""
 
     def render(self, task: Task) -> Text:
         seconds = task.fields.get("seconds_left", task.time_remaining)
@@ -149,20 +144,22 @@ def _bars(width: int) -> Progress:
     )
 
 
-def _figures(track: Track, width: int) -> RenderableType:
+def _figures(statistics: RunStatistics, width: int) -> RenderableType:
     """Return a row of names above a row of values; omit empty values and what does not fit."""
-    last, evaluated = track.last, track.evaluated
+    last, evaluated = statistics.last, statistics.evaluated
     if last is None:
-        return "" if track.over else sentences.TRACING
+        return "" if statistics.over else sentences.TRACING
     values = {
         "loss": f"{last.loss:.4f}",
-        "smoothed": f"{track.loss.value:.4f}",
+        "smoothed": f"{statistics.loss.value:.4f}",
         "learning rate": f"{last.learning_rate:.2e}",
-        "examples/s": f"{track.speed.value:.1f}",
+        "examples/s": f"{statistics.speed.value:.1f}",
         "memory": known_size(last.peak_memory_bytes),
-        f"dev {LABELS[track.best_by]}": shown(evaluated.scores, track.best_by) if evaluated else "",
-        "out of memory": str(track.out_of_memory or ""),
-        "skipped": str(track.skipped or ""),
+        f"dev {LABELS[statistics.best_by]}": shown(evaluated.scores, statistics.best_by)
+        if evaluated
+        else "",
+        "out of memory": str(statistics.out_of_memory or ""),
+        "skipped": str(statistics.skipped or ""),
     }
     known = {name: value for name, value in values.items() if value}
     table, _ = fitted([*known], [[*known.values()]], width, boxed=False)

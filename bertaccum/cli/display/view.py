@@ -18,11 +18,7 @@ from bertaccum.training.events import Event
 
 
 class View:
-    """The base class of all views. It shows only errors, and is the view for `--quiet`.
-
-    Args:
-      verbose: Whether to show what libraries write to stderr.
-    """
+    """The base class of all views. It shows only errors, and is the view for `--quiet`."""
 
     def __init__(self, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -46,13 +42,7 @@ class View:
                 self.log(line)
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Show the progress of a phase.
-
-        Args:
-          what: The name of the phase.
-          done: The amount of finished work.
-          total: The total amount of work; None if it is unknown.
-        """
+        """Show the progress of a phase."""
 
     def note(self, line: str) -> None:
         """Show a message in one line, with options in backticks spelled as flags."""

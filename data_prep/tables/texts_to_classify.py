@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertaccum.system.progress import Note, unheard
+from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root
-from data_prep.tables.columns import LABEL, TEXT, Reading
+from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.delimiter import declared_delimiter
 from data_prep.tables.fasttext import is_fasttext
 from data_prep.tables.table import read_rows
@@ -17,7 +17,7 @@ _STDIN = "-"
 
 
 def read_texts(
-    path: Path, reading: Reading, note: Note = unheard
+    path: Path, reading: ReadOptions, note: Note = ignore_note
 ) -> Iterator[str | tuple[str, str]]:
     """Yield the texts of a file in order; a table with second texts yields pairs.
 
@@ -26,12 +26,6 @@ def read_texts(
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
         contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
         stdin, with one text per line.
-      reading: Options for reading.
-      note: Called with sentences about the format of a table.
-
-    Raises:
-      ConfigError: The file has no such column.
-      InputError: The file or one of its rows cannot be used.
     """
     if str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
@@ -42,11 +36,11 @@ def read_texts(
         yield from _lines(path, reading)
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[str]:
+def _lines(path: Path, reading: ReadOptions) -> Iterator[str]:
     return (line.rstrip("\r\n") for _, line in text_lines(path, reading.encoding))
 
 
-def _is_table(path: Path, reading: Reading) -> bool:
+def _is_table(path: Path, reading: ReadOptions) -> bool:
     if reading.text_column != TEXT or reading.delimiter or reading.text_pair_column is not None:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.

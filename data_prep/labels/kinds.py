@@ -10,8 +10,8 @@ import numpy as np
 
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.tables.label_checks import check_labels, likely_task
-from data_prep.tables.label_format import LabelFormat, class_format, set_format
+from data_prep.labels.checks import check_labels, likely_task
+from data_prep.labels.formats import LabelFormat, class_format, set_format
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
 from data_prep.tables.spellings import (
     class_finder,
@@ -26,15 +26,7 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
     """Return the labels of the training rows.
 
     Args:
-      source: The source. If it has no `order`, labels are sorted: by value if all are integers,
-        otherwise as strings.
-      rows: The training rows.
       task: The kind of task. None means what the labels suit; see `likely_task`.
-      as_written: Whether different spellings are different classes; see `spellings.merged`.
-
-    Raises:
-      ConfigError: `task` is None and the labels look like scores, or like several labels.
-      InputError: The training rows have only one class, one score or one label.
     """
     if task is None:
         task = likely_task(rows.classes, source.train.where)
@@ -45,11 +37,7 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
-    """Return the cell of each row; rows with the same label share one object.
-
-    Raises:
-      InputError: A label cannot be used.
-    """
+    """Return the cell of each row; rows with the same label share one object."""
     labels = kind.format.labels_in(rows.classes)
     by_code = [kind.cell(labels[cell], part, row).encode() for cell, row in rows.classes.items()]
     return [by_code[code] for code in rows.codes]
@@ -78,24 +66,17 @@ def _class_names(
     return counts.keys() if as_written else set(merged(counts).values())
 
 
-def _unknown(found: LabelFormat, label: str, part: Part, row: int) -> InputError:
+def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
-        flags_remedy(found.flags) or "correct it, or add training rows of that class",
+        flags_remedy(label_format.flags) or "correct it, or add training rows of that class",
         path=part.where,
         row=row,
     )
 
 
 class _Classes:
-    """One class for each row.
-
-    Attributes:
-      task: The kind of task.
-      labels: Source labels in the order of the class numbers; empty for scores.
-      format: How a cell of the source contains labels.
-      find: Returns the one of `labels` that another spelling of it means, or None.
-    """
+    """One class for each row."""
 
     task = CLASSIFICATION
 
@@ -116,16 +97,7 @@ class _Classes:
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
-        """Return the cell to write for a row.
-
-        Args:
-          labels: The labels of the row in the source.
-          part: The source of the row, for error messages.
-          row: The number of the row, for error messages.
-
-        Raises:
-          InputError: The label cannot be used.
-        """
+        """Return the cell to write for a row."""
         if len(labels) != 1:
             several = f"several labels ({', '.join(labels)[:80]})" if labels else "no label"
             remedy = (

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
-from data_prep.tables.label_format import (
+from data_prep.labels.formats import (
     LabelFormat,
     class_format,
     has_separated_flags,
     joined_labels,
     list_in,
 )
+from data_prep.tables.rows import LABEL_SEPARATOR
 from data_prep.tables.spellings import finite_number, flags_remedy, number_remedy
 
 
 def likely_task(cells: Collection[str], where: str | Path) -> str:
-    """Return the kind of task that the cells of a label column suit.
-
-    Args:
-      cells: The different cells of the training rows.
-      where: The file or the name of the data set that contains them.
-
-    Returns:
-      multi-label if a cell contains a list of several labels, else classification.
+    """Return the kind of task that the cells of a label column suit: multi-label for lists.
 
     Raises:
       ConfigError: The cells look like scores, or like several labels without being lists.
@@ -73,27 +67,21 @@ def _comma_number_in(labels: Collection[str]) -> str | None:
 
 
 def check_labels(
-    found: LabelFormat,
+    form: LabelFormat,
     labels: Mapping[str, Iterable[str]],
     rows: Mapping[str, int],
     where: str | Path,
 ) -> None:
     """Check that cells have the same format, and that classes that are numbers are finite.
 
-    Args:
-      found: The format of the cells.
-      labels: The labels in each of the different cells.
-      rows: The number of a row where each cell occurs.
-      where: The file or the name of the data set that contains them.
-
     Raises:
       InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are
         numbers and some but not all are NaN or infinite, as the result of a division by 0 is.
     """
-    if other := next((c for c in rows if found.flags and found.lists and not list_in(c)), None):
+    if other := next((c for c in rows if form.flags and form.lists and not list_in(c)), None):
         raise InputError(
-            f"the label {other[:80]!r} is not a list of {found.flags} numbers, unlike other labels",
-            f"{flags_remedy(found.flags)}, or delete the row",
+            f"the label {other[:80]!r} is not a list of {form.flags} numbers, unlike other labels",
+            f"{flags_remedy(form.flags)}, or delete the row",
             path=where,
             row=rows[other],
         )
@@ -109,3 +97,15 @@ def check_labels(
             path=where,
             row=own[infinite[0]],
         )
+
+
+def format_notes(
+    label_format: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
+) -> Iterator[str]:
+    """Yield sentences about the label column that the user's options do not say."""
+    if kind == MULTI_LABEL != task:
+        yield "some rows have several labels, so the task is multi-label"
+    if label_format.flags:
+        yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
+    elif label_format.separator not in (None, separator):
+        yield f"the labels of a row are separated by {label_format.separator!r}"

@@ -1,11 +1,8 @@
-"""Heads of fine-tuned classifiers: their outputs in the order of our labels.
-
-This module does not import TensorFlow.
-"""
+"""Heads of fine-tuned classifiers: their outputs in the order of our labels."""
 
 from __future__ import annotations
 
-from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
 from bertaccum.tasks.labels import Labels
@@ -13,31 +10,22 @@ from bertaccum.tasks.labels import Labels
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
 
 
-def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | None:
-    """Return how a checkpoint's head becomes the head for some labels.
+def head_mapping(source: ModelSource, labels: Labels, keep: bool) -> HeadMapping | None:
+    """Return how a checkpoint's head becomes the head for some labels; None for a random head.
 
     Outputs correspond by the names of their classes, whose capitals may differ. If the checkpoint
     has no names, they correspond by number. The head of a run is kept whenever its labels are the
     same.
 
-    Args:
-      source: Model to start from.
-      labels: Labels of the data.
-      keep: The option `keep_head`.
-
-    Returns:
-      None for a random head.
-
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
-      InputError: The labels of a run are damaged.
     """
     try:
         run = None if source.labels is None else Labels(**source.labels)
     except (TypeError, ValueError) as error:
         raise InputError(f"labels.json is damaged ({error})", path=source.name) from None
     if run == labels:
-        return KeptHead(list(range(labels.outputs)))
+        return HeadMapping(list(range(labels.outputs)))
     if run is not None and keep:
         raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
     head = source.head
@@ -54,10 +42,10 @@ def kept_head(source: ModelSource, labels: Labels, keep: bool) -> KeptHead | Non
     ours = [_folded(name) for name in labels.names]
     theirs = [_folded(name) for name in head.names]
     if not ours or not theirs:
-        return KeptHead(list(range(labels.outputs)), labels.mean, labels.std)
+        return HeadMapping(list(range(labels.outputs)), labels.mean, labels.std)
     if sorted(ours) != sorted(theirs) or len({*ours}) < len(ours):
         raise _differ(f"the labels {_listed(head.names)}", labels)
-    return KeptHead([theirs.index(name) for name in ours])
+    return HeadMapping([theirs.index(name) for name in ours])
 
 
 def _folded(name: str) -> str:

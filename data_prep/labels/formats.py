@@ -39,17 +39,13 @@ _USUAL = (None, False, 0, _DEFAULT)
 
 @dataclass(frozen=True)
 class LabelFormat:
-    """How the cells of a label column contain labels.
+    """How the cells of a label column contain labels."""
 
-    Args:
-      separator: Separates the labels of a cell that is not a list. None if it is one label.
-      lists: Whether cells contain lists. None if some cells of a column decide this for all.
-      flags: The number of labels if cells contain 0 or 1 for each of them, else 0.
-    """
-
+    # Separates the labels of a cell that is not a list. None if it is one label.
     separator: str | None = None
+    # Whether cells contain lists. None if some cells of a column decide this for all.
     lists: bool | None = None
-    flags: int = 0
+    flags: int = 0  # The number of labels if cells contain 0 or 1 for each of them, else 0.
 
     def record(self) -> dict[str, Any]:
         """Return the fields that differ from the plain format, for files that are read later."""
@@ -78,15 +74,9 @@ _PLAIN = LabelFormat()
 def class_format(
     cells: Collection[str], classes: int = 0, known: LabelFormat = _PLAIN
 ) -> LabelFormat:
-    """Return how a column with one label in each row contains it.
-
-    Args:
-      cells: The different cells.
-      classes: The number of known classes; 0 if it is unknown.
-      known: The format of the training rows.
-    """
-    found = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
-    return replace(found, flags=known.flags or _flags(found, cells, classes))
+    """Return how a column with one label in each row contains it."""
+    result = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
+    return replace(result, flags=known.flags or _flags(result, cells, classes))
 
 
 def set_format(
@@ -99,23 +89,21 @@ def set_format(
     """Return how a column with any number of labels in each row contains them.
 
     Args:
-      cells: The different cells.
       separator: Separates labels. If it is the default, that of the training rows is used if it
         occurs. If neither occurs, another one is used if most labels that it separates are known
         or, without `find`, also occur elsewhere.
       classes: The number of known classes; 0 if it is unknown, and None if a list such as [0, 1]
         consists of class numbers.
       find: Returns the known class that a label means, or None.
-      known: The format of the training rows.
     """
-    found = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
-    plain = [cell for cell in cells if not found.lists or list_in(cell) is None]
+    result = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
+    plain = [cell for cell in cells if not result.lists or list_in(cell) is None]
     if separator == _DEFAULT:
         usual = [by for by in (known.separator, separator) if by and any(by in c for c in plain)]
         fits = usual or [by for by in _OTHERS if _separates(by, plain, find)]
-        found = replace(found, separator=(fits or [separator])[0])
-    same = found.lists or found.separator == (known.separator or _DEFAULT)
-    return replace(found, flags=(same and known.flags) or _flags(found, cells, classes))
+        result = replace(result, separator=(fits or [separator])[0])
+    same = result.lists or result.separator == (known.separator or _DEFAULT)
+    return replace(result, flags=(same and known.flags) or _flags(result, cells, classes))
 
 
 def has_separated_flags(cells: Collection[str]) -> bool:
@@ -148,12 +136,12 @@ def list_in(cell: str) -> list[str] | None:
     if not re.search("[,\"'(]", inner) and all(map(_is_number, inner.split())):
         return inner.split()  # NumPy separates numbers with spaces.
     while at < len(inner):
-        found = _ITEM.match(inner, at)
-        if found is None or (found["bare"] and not found["comma"] and found.end() < len(inner)):
+        match = _ITEM.match(inner, at)
+        if match is None or (match["bare"] and not match["comma"] and match.end() < len(inner)):
             return None
-        bare = (found["bare"] or "").strip()
-        items += [] if bare in _MISSING else [bare or _unescaped(found["text"])]
-        at = found.end()
+        bare = (match["bare"] or "").strip()
+        items += [] if bare in _MISSING else [bare or _unescaped(match["text"])]
+        at = match.end()
     return [label for item in items if visible(label := item.strip())]
 
 
@@ -191,22 +179,20 @@ def _switch(item: str) -> float | None:
     return _SWITCHES.get(item.lower(), finite_number(item))
 
 
-def _flags(found: LabelFormat, cells: Collection[str], classes: int | None) -> int:
-    """Return the number of labels if each list contains 0 or 1 for each of them, else 0.
-
-    Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
-    numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
-    does a length that is the number of classes if there are only lists.
-    """
-    labels = found.labels_in(cells)
-    own = [tuple(map(_switch, labels[c])) for c in cells if not found.lists or list_in(c)]
+def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | None) -> int:
+    """Return the number of labels if each list contains 0 or 1 for each of them, else 0."""
+    # Without lists, this applies to each cell. A list such as [0, 1] may also consist of two class
+    # numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
+    # does a length that is the number of classes if there are only lists.
+    labels = label_format.labels_in(cells)
+    own = [tuple(map(_switch, labels[c])) for c in cells if not label_format.lists or list_in(c)]
     sizes = set(map(len, own))
     if len(sizes) != 1 or min(sizes) < 2 or not all(map(_FLAGS.issuperset, own)):
         return 0
     if any(len({*flags}) < len(flags) for flags in own):
         return min(sizes)
     are_flags = len(set(own)) > 1 if len(own) < len(cells) else classes in (0, *sizes)
-    return min(sizes) if found.lists and classes is not None and are_flags else 0
+    return min(sizes) if label_format.lists and classes is not None and are_flags else 0
 
 
 def _separates(

@@ -19,18 +19,14 @@ from data_prep.tables.text_files import HAS_RETURN, text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
 _ROWS_A_BATCH = 1024
-_MOST_NESTED, _DEEPEST = 1000, 16
+_MAX_NESTED, _DEEPEST = 1000, 16
 _LINE_FEEDS = "end every line with a line feed"
 _MISSING = object()  # None stands for null.
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can escape them, but UTF-8 cannot encode them.
 
 
 def is_json_lines(path: Path, ending: str, encoding: str | None) -> bool:
-    """Return whether a file has a JSON Lines extension or its first nonblank line is an object.
-
-    Raises:
-      InputError: The file is a JSON array.
-    """
+    """Return whether a file has a JSON Lines extension or its first nonblank line is an object."""
     first = next((line.strip() for _, line in text_lines(path, encoding) if line.strip()), "")
     if ending in _ENDINGS and first.startswith("["):
         remedy = "write one object per line, for example with `jq -c '.[]'`"
@@ -43,7 +39,7 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
     names, nested = dict[str, None](), dict[str, None]()
     for _, record in _objects(path, encoding):
         names |= dict.fromkeys(record)
-        if len(nested) < _MOST_NESTED:  # Some objects have other keys in each row.
+        if len(nested) < _MAX_NESTED:  # Some objects have other keys in each row.
             nested |= dict.fromkeys(_nested(record))
     return list(names | nested)
 
@@ -54,13 +50,7 @@ def json_cells(
     """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
     Args:
-      path: The file.
-      encoding: Python's name for the encoding.
-      names: The keys.
       label: The one of them whose value may be a list of labels, which becomes a list of JSON.
-
-    Raises:
-      InputError: A line is not a JSON object, a key is missing, or a value cannot be text.
     """
     for row, record in _objects(path, encoding):
         for name in names:
@@ -71,10 +61,8 @@ def json_cells(
 
 
 def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the names of the fields of objects in an object.
-
-    The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
-    """
+    """Yield the names of the fields of objects in an object."""
+    # The depth is limited, because from Python 3.12 on, JSON can be nested deeper than calls.
     for key, value in record.items():
         if isinstance(value, dict) and prefix.count(".") < _DEEPEST:
             for name in value:
@@ -83,10 +71,8 @@ def _nested(record: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _value(record: dict[str, Any], name: str) -> Any:
-    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority.
-
-    If an object that contains the field is null, so is the field.
-    """
+    """Return the value of a field, or `_MISSING`; a key that contains a dot has priority."""
+    # If an object that contains the field is null, so is the field.
     if name in record:
         return record[name]
     for dot in (at for at, character in enumerate(name) if character == "."):
@@ -124,11 +110,7 @@ def _objects(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, 
 
 
 def parquet_names(path: Path) -> list[str]:
-    """Return the names of the file's columns.
-
-    Raises:
-      InputError: The file is damaged, two columns have the same name, or pyarrow is not installed.
-    """
+    """Return the names of the file's columns."""
     with _opened(path) as file:
         names = list(file.schema_arrow.names)
         nested = [name for field in file.schema_arrow for name in _fields(field)]
@@ -151,16 +133,7 @@ def _fields(parent: Any) -> Iterator[str]:
 def parquet_cells(
     path: Path, names: Sequence[str], label: str | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each row, from 1, and its values in the columns `names`, as text.
-
-    Args:
-      path: The file.
-      names: The columns.
-      label: The one of them whose value may be a list of labels, which becomes a list of JSON.
-
-    Raises:
-      InputError: The file is damaged, or a value is not a string, a number, a Boolean or null.
-    """
+    """Yield the number of each row and its values in some columns, as `json_cells` does."""
     with _opened(path) as file:
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
         records = (record for batch in batches for record in batch.to_pylist())
@@ -189,11 +162,7 @@ def _opened(path: Path) -> Iterator[Any]:
 def _cells(
     record: dict[str, Any], names: Sequence[str], path: Path, row: int, label: str | None
 ) -> list[str]:
-    """Return the values of the fields `names` as text; a list of labels as JSON.
-
-    Raises:
-      InputError: A value, or an item of a list, is not suitable for `_text`.
-    """
+    """Return the values of the fields `names` as text; a list of labels as JSON."""
 
     def cell(name: str) -> str:
         value = _value(record, name)
@@ -205,11 +174,7 @@ def _cells(
 
 
 def _text(value: Any, name: str, path: Path, row: int) -> str:
-    """Return a value as text: Booleans as `true` and `false`, null as an empty string.
-
-    Raises:
-      InputError: The value is not a str, bool, finite number or None.
-    """
+    """Return a value as text: Booleans as `true` and `false`, null as an empty string."""
     if isinstance(value, str):
         return _SURROGATES.sub(" ", value)
     if value is None:
