@@ -21,7 +21,6 @@ from tensorflow.python.client import device_lib
 from tensorflow.python.distribute import collective_all_reduce_strategy, multi_worker_util
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
-from tf_keras.src.models import cloning
 from tf_keras.src.optimizers.optimizer import CallableList
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
@@ -313,26 +312,6 @@ def statistics_spec(layer: tf_keras.layers.BatchNormalization) -> tuple[tuple[in
 def data_format(layer: tf_keras.layers.BatchNormalization) -> str:
     """Return the data format of the fused kernel, such as NHWC; relies on `_data_format`."""
     return layer._data_format
-
-
-def after_cloning_sequential(kind: type, accumulate: Callable[[Any, Any], Any]) -> None:
-    """Make `tf_keras.models.clone_model` call `accumulate` on clones of Sequential models.
-
-    `clone_model` clones every Sequential model as a plain `Sequential`, even if the model's class
-    is a subclass. This function wraps `cloning._clone_sequential_model`, which creates the clone.
-
-    Args:
-      kind: The class of the models whose clones are passed to `accumulate`.
-      accumulate: A function that gets the clone and the original, and returns the final clone.
-    """
-    clone_sequential = cloning._clone_sequential_model
-
-    @functools.wraps(clone_sequential)
-    def wrapper(model: tf_keras.Model, *args: Any, **kwargs: Any) -> tf_keras.Model:
-        clone = clone_sequential(model, *args, **kwargs)
-        return accumulate(clone, model) if isinstance(model, kind) else clone
-
-    cloning._clone_sequential_model = wrapper
 
 
 # --- Graphs ---------------------------------------------------------------------------------

@@ -27,9 +27,6 @@ from tensorflow.python.distribute import collective_all_reduce_strategy
 import bertaccum
 from bertaccum import _tf_compat
 from bertaccum.accumulation import accumulate_gradients
-from bertaccum.accumulation.adamw import InPlaceAdamW
-from bertaccum.accumulation.contracts import ScalesByFactor, TakesScaledSum
-from bertaccum.accumulation.transforms import AdaptiveClip, ClipByGlobalNorm
 
 FOLDER = Path(bertaccum.__file__).parent
 COMPAT = ("_tf_compat.py", "_keras_compat.py")
@@ -434,25 +431,6 @@ def test_batch_normalization_calls_the_overridden_methods() -> None:
     assert called[0] == "fused" and "moments" not in called
 
 
-def test_clones_of_sequential_models_are_passed_to_the_hook(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Mine(tf_keras.Sequential):
-        pass
-
-    private = _tf_compat.cloning
-    monkeypatch.setattr(private, "_clone_sequential_model", private._clone_sequential_model)
-    seen: list[tuple[Any, Any]] = []
-    _tf_compat.after_cloning_sequential(Mine, lambda *both: seen.append(both) or both[0])
-    models = [
-        kind([tf_keras.layers.Input((2,)), tf_keras.layers.Dense(1)])
-        for kind in (Mine, tf_keras.Sequential)
-    ]
-    clones = [tf_keras.models.clone_model(model) for model in models]
-    [(clone, original)] = seen
-    assert clone is clones[0] and original is models[0]
-
-
 def test_graphs_of_branches_and_loops_belong_to_the_enclosing_function() -> None:
     inside: list[bool] = []
 
@@ -478,13 +456,6 @@ def test_graphs_of_branches_and_loops_belong_to_the_enclosing_function() -> None
     with tf.Graph().as_default() as graph, tf.Graph().as_default() as another:
         assert not _tf_compat.is_in_function_of(graph, another)
     assert _tf_compat.is_in_function_of(None, None)
-
-
-def test_contracts_are_implemented() -> None:
-    assert isinstance(InPlaceAdamW(), TakesScaledSum)
-    assert isinstance(ClipByGlobalNorm(1.0), ScalesByFactor)
-    assert not isinstance(AdaptiveClip(), ScalesByFactor)
-    assert not isinstance(tf_keras.optimizers.AdamW(), TakesScaledSum)
 
 
 def test_first_heartbeat_timeout_is_kept() -> None:

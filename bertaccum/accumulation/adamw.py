@@ -25,8 +25,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     device, and takes half the time. In float32 the second moments differ from those of tf_keras by
     1e-5 of their value, because the kernel rounds 1 - beta_2.
 
-    The class implements `TakesScaledSum` from `contracts.py`: an `AccumulatingOptimizer` passes the
-    sums of gradients to it without computing their means.
+    Within `scaling`, it takes the sums of gradients, so that nobody computes their means.
 
     Args:
       *args: Positional arguments of `tf_keras.optimizers.AdamW`.

@@ -205,7 +205,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return tf.cond(due, functools.partial(self._commit, window), tf.no_op)
 
     def _warn_of_a_second_call(self) -> None:
-        if micro_batch.present() is not None or tf.executing_eagerly():
+        if micro_batch.current() is not None or tf.executing_eagerly():
             return
         graph = tf.compat.v1.get_default_graph()
         if self._last_graph is not None and self._last_graph() is graph:

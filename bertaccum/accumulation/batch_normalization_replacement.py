@@ -10,7 +10,7 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, check_is_model
-from bertaccum.accumulation.model import own_class
+from bertaccum.accumulation.model import AccumulatingModel, accumulate_gradients, own_class
 
 
 def replace_batch_normalization(
@@ -58,6 +58,9 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
     clone: Any = None
     if isinstance(model, tf_keras.Sequential) or _tf_compat.is_graph_network(model):
         clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
+        # Keras clones every Sequential model as a plain one.
+        if isinstance(model, AccumulatingModel) and isinstance(model, tf_keras.Sequential):
+            accumulate_gradients(clone, *model._accumulation)
     # Keras clones some subclasses of functional models as plain functional models.
     if clone is None or own_class(clone) is not own_class(model):
         raise ValueError(

@@ -11,7 +11,7 @@ import tf_keras
 from bertaccum.accumulation import contract
 from bertaccum.accumulation.contract import whole_steps
 
-REDUCTIONS = ("mean", "sum", "running_mean")
+REDUCTIONS = ("mean", "sum")
 NONFINITE = ("skip", "raise", "propagate")
 # Methods that Keras calls for each micro-batch, before the gradients of a window are summed.
 _HOOKS = ("minimize", "compute_gradients", "aggregate_gradients")

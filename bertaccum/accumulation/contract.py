@@ -1,4 +1,4 @@
-"""Checks of arguments that the accumulation libraries for tf_keras and Keras 3 share."""
+"""Checks and messages that the accumulation libraries for tf_keras and Keras 3 share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 ON_PARTIAL = ("apply", "carry", "drop")
+DIFFERENT_SIZES = (
+    "losses of two outputs return different numbers of values; return one value per example from"
+    " both"
+)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -81,6 +85,52 @@ def none_accumulates(model_class: type) -> ValueError:
     return ValueError(
         f"no optimizer in the train_step of {model_class.__name__} accumulates; wrap each optimizer"
         " that it uses: AccumulatingOptimizer(optimizer, accumulation_steps)"
+    )
+
+
+def already_accumulates(model: Any) -> ValueError:
+    """Return the error for a model that is passed to `accumulate_gradients` twice."""
+    return ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
+
+
+def other_steps(part: str, theirs: Any, steps: Any) -> ValueError:
+    """Return the error for a part of a model with another number of micro-steps."""
+    return ValueError(
+        f"the model accumulates over {steps} micro-steps, but {part} over {theirs}; give both the"
+        " same `accumulation_steps`"
+    )
+
+
+def loss_scale_outside() -> ValueError:
+    """Return the error for a `LossScaleOptimizer` around an `AccumulatingOptimizer`."""
+    return ValueError(
+        "the LossScaleOptimizer is outside; put it inside:"
+        " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
+    )
+
+
+def ignored_loss_weight(model_class: type) -> ValueError:
+    """Return the error for a train_step that does not use the `loss_weight`."""
+    return ValueError(
+        f"the train_step of {model_class.__name__} does not call compute_loss, so `loss_weight`"
+        " has no effect; call self.compute_loss(x, y, y_pred, sample_weight) there"
+    )
+
+
+def no_mean(loss: Any) -> ValueError:
+    """Return the error for a loss that is not a mean over its batch."""
+    return ValueError(
+        f"loss {loss.name} has the reduction {loss.reduction!r}, but accumulation needs a mean; use"
+        " reduction='sum_over_batch_size'"
+    )
+
+
+def different_divisors() -> ValueError:
+    """Return the error for a model whose losses are means over different numbers."""
+    return ValueError(
+        "two losses of this model are means over different numbers, such as the unmasked positions"
+        " of different outputs, so their gradients cannot be accumulated together; give them the"
+        " same mask, or pass sample weights of 0 instead of a mask"
     )
 
 

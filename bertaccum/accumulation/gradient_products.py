@@ -35,7 +35,7 @@ _DECAY = 0.9
 class GradientProducts(tf.Module):
     """Squared norms of windows' mean gradients, and their products with those of earlier windows.
 
-    Create it in the scope of the strategy. It is an `observer` of an `AccumulatingOptimizer`.
+    Create it in the scope of the strategy. It is an `observer` of a `WindowOptimizer`.
 
     Args:
       groups: Number of the group of each of the model's variables, counted from 0. Each group has
@@ -64,7 +64,9 @@ class GradientProducts(tf.Module):
         """Compute the values of a window on this replica; all replicas have the same gradients.
 
         Args:
-          sums, factor, agreed: Arguments of an `Observer`.
+          sums: Summed gradients, keyed by the positions of their variables.
+          factor: Factor that turns the sums into mean gradients, a float64 scalar.
+          agreed: Whether all replicas agree to the update, a bool scalar.
 
         Returns:
           A tensor that is available once the gradients have been read.

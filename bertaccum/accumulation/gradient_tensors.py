@@ -1,11 +1,15 @@
-"""Functions for gradients, which are dense, sparse (`IndexedSlices`) or None in TensorFlow."""
+"""Gradients, which are dense, sparse (`IndexedSlices`) or None, and the variables of a model."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+import tf_keras
+
+from bertaccum import _tf_compat
 
 Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
 GradsAndVars: TypeAlias = Iterable[tuple[Gradient, tf.Variable]]
@@ -63,3 +67,55 @@ def after(gradients: Sequence[Gradient]) -> Any:
     """
     values = [values_of(g) for g in gradients if g is not None]
     return tf.control_dependencies(values[-1:])
+
+
+class ModelVariables:
+    """The variables that an optimizer was built with.
+
+    They belong to the model. This object is not trackable, so that checkpoints of the optimizer do
+    not contain them.
+
+    Attributes:
+      together: The sets of positions whose variables had gradients in the same micro-step.
+    """
+
+    def __init__(
+        self, optimizer: tf_keras.optimizers.Optimizer, variables: Sequence[tf.Variable] = ()
+    ) -> None:
+        self._optimizer = optimizer
+        self.variables = list(variables)
+        keys = [_tf_compat.variable_key(optimizer, v) for v in variables]
+        self._positions = {key: position for position, key in enumerate(keys)}
+        self.together: set[frozenset[int]] = set()
+
+    def position(self, variable: tf.Variable) -> int:
+        """Return a variable's position; raise ValueError if the optimizer does not know it."""
+        try:
+            return self._positions[_tf_compat.variable_key(self._optimizer, variable)]
+        except KeyError:
+            raise ValueError(
+                f"AccumulatingOptimizer was built without the variable {variable.name};"
+                " call build() with all variables before the first step, or create a new optimizer"
+                " for another model"
+            ) from None
+
+    def in_order(self, grads_and_vars: GradsAndVars) -> list[Gradient]:
+        """Return a gradient or None for each variable, and note which have one."""
+        gradients: list[Gradient] = [None] * len(self.variables)
+        for gradient, variable in grads_and_vars:
+            if gradient is not None:
+                gradients[self.position(variable)] = gradient
+        self.together.add(positions_of(gradients))
+        return gradients
+
+    def candidates(self) -> list[frozenset[int]]:
+        """Return the sets of variables that may have gradients in a window, smallest first.
+
+        They are the sets in `together`, all unions of two of them, and the set of all variables.
+        """
+        pairs = {one | other for one, other in itertools.product(self.together, repeat=2)}
+        return sorted(pairs | {frozenset(range(len(self.variables)))}, key=len)
+
+
+def positions_of(gradients: Sequence[Gradient]) -> frozenset[int]:
+    return frozenset(i for i, gradient in enumerate(gradients) if gradient is not None)

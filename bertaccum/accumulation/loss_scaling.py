@@ -24,6 +24,11 @@ def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
     return isinstance(optimizer, LossScaleOptimizer)
 
 
+def innermost(optimizer: tf_keras.optimizers.Optimizer) -> tf_keras.optimizers.Optimizer:
+    """Return the optimizer that updates variables, without a `LossScaleOptimizer` around it."""
+    return optimizer.inner_optimizer if is_scaled(optimizer) else optimizer
+
+
 def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
     """Return the factor that unscales the gradients of the scaled loss, a scalar."""
     if not is_scaled(optimizer):

@@ -14,10 +14,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation import checks, micro_batch, serialization, traced_step
+from bertaccum.accumulation import checks, contract, micro_batch, serialization, traced_step
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-from bertaccum.accumulation.contract import ON_PARTIAL, check_choice, none_accumulates
-from bertaccum.accumulation.measured_loss import MeasuredLoss
+from bertaccum.accumulation.contract import ON_PARTIAL, check_choice
+from bertaccum.accumulation.loss_divisor import MeasuredLoss
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
@@ -72,7 +72,7 @@ def accumulate_gradients(
     """
     checks.check_is_model(model)
     if isinstance(model, AccumulatingModel):
-        raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
+        raise contract.already_accumulates(model)
     accumulation_steps = checks.checked_steps(accumulation_steps, schedule=True)
     check_choice("on_partial", on_partial, ON_PARTIAL)
     for layer in model.submodules:
@@ -98,27 +98,20 @@ class AccumulatingModel(_Mixin):
     def train_step(self, data: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss."""
         start = traced_step.operations_so_far()
-        with micro_batch.micro_batch(_length(data)) as present:
+        with micro_batch.micro_batch(_length(data)) as current:
             results = super().train_step(data)
-        self._check_step(present)
+        if not current.updates:
+            raise contract.none_accumulates(own_class(self))
+        if self._accumulation.loss_weight and not current.weight_given:
+            raise contract.ignored_loss_weight(own_class(self))
         if checks.accumulates(self._accumulation.steps):
-            traced_step.warn_of_changed_weights(self, start, present.updates)
-        optimizers = [update.optimizer for update in present.updates]
-        for loss in present.corrections:
+            traced_step.warn_of_changed_weights(self, start, current.updates)
+        optimizers = [update.optimizer for update in current.updates]
+        for loss in current.corrections:
             loss.end_window(keep=optimizers[0].in_window)
         self._seen_optimizers().update({id(o): o for o in optimizers})
         self._check_losses()
         return results
-
-    def _check_step(self, present: micro_batch.MicroBatch) -> None:
-        name = own_class(self).__name__
-        if not present.updates:
-            raise none_accumulates(own_class(self))
-        if self._accumulation.loss_weight and not present.weight_given:
-            raise ValueError(
-                f"the train_step of {name} does not call compute_loss, so `loss_weight` has no"
-                " effect; call self.compute_loss(x, y, y_pred, sample_weight) there"
-            )
 
     def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
         """Return the optimizers that the model's steps have used so far, keyed by `id`."""
@@ -130,18 +123,18 @@ class AccumulatingModel(_Mixin):
     ) -> Any:
         """Compute the model's own loss, and note its divisor."""
         container = self.compiled_loss
-        if not self._measured_losses():
+        if not self._loss_divisores():
             _tf_compat.replace_losses(container, y_pred, MeasuredLoss, micro_batch.correction)
-        loss_weight, present = self._accumulation.loss_weight, micro_batch.present()
-        if loss_weight is not None and present is not None:
-            present.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
-            present.weight_given = True
+        loss_weight, current = self._accumulation.loss_weight, micro_batch.current()
+        if loss_weight is not None and current is not None:
+            current.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
+            current.weight_given = True
         loss = super().compute_loss(x, y, y_pred, sample_weight)
-        if present is not None:
-            present.loss_is_sum = micro_batch.has_values(loss)
+        if current is not None:
+            current.loss_is_sum = micro_batch.has_values(loss)
         return loss
 
-    def _measured_losses(self) -> list[MeasuredLoss]:
+    def _loss_divisores(self) -> list[MeasuredLoss]:
         losses = _tf_compat.compiled_losses(self.compiled_loss)
         return [loss for loss in losses if isinstance(loss, MeasuredLoss)]
 
@@ -152,7 +145,7 @@ class AccumulatingModel(_Mixin):
 
     def _end_logged_window(self) -> None:
         with self.distribute_strategy.scope():
-            for loss in self._measured_losses():
+            for loss in self._loss_divisores():
                 loss.end_window()
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
@@ -215,10 +208,7 @@ class AccumulatingModel(_Mixin):
     def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
         steps = self._accumulation.steps
         if isinstance(getattr(optimizer, "inner_optimizer", None), AccumulatingOptimizer):
-            raise ValueError(
-                "the LossScaleOptimizer that mixed_float16 needs is outside; put it inside:"
-                " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
-            )
+            raise contract.loss_scale_outside()
         if not isinstance(optimizer, AccumulatingOptimizer):
             return AccumulatingOptimizer(optimizer, steps)
         _check_same_steps("its optimizer", optimizer.accumulation_steps, steps)
@@ -227,10 +217,7 @@ class AccumulatingModel(_Mixin):
     def _check_losses(self) -> None:
         for loss in _tf_compat.compiled_losses(self.compiled_loss):
             if getattr(loss, "reduction", "auto") not in ("auto", "sum_over_batch_size"):
-                raise ValueError(
-                    f"loss {loss.name} has the reduction {loss.reduction!r}, but accumulation needs"
-                    " a mean; use reduction='sum_over_batch_size'"
-                )
+                raise contract.no_mean(loss)
 
     def get_config(self) -> dict[str, Any]:
         """Return the model's own config and the arguments of `accumulate_gradients`."""
@@ -253,20 +240,12 @@ class AccumulatingModel(_Mixin):
         """Create the model from the config that `get_config` returns."""
         model = tf_keras.layers.deserialize(config["model"], custom_objects)
         steps = serialization.revived(config["accumulation_steps"], custom_objects)
-        # Older versions saved models without a loss_weight.
-        loss_weight = serialization.revived(config.get("loss_weight"), custom_objects)
+        loss_weight = serialization.revived(config["loss_weight"], custom_objects)
         return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
 
 # The older file formats store only the name of the class that `accumulate_gradients` creates.
 tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
-
-
-def _accumulate_alike(clone: tf_keras.Model, original: AccumulatingModel) -> tf_keras.Model:
-    return accumulate_gradients(clone, *original._accumulation)
-
-
-_tf_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
@@ -298,10 +277,7 @@ def own_class(model: tf_keras.Model) -> type:
 def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:
     if theirs is steps or serialization.plain_steps(theirs) == serialization.plain_steps(steps):
         return
-    raise ValueError(
-        f"the model accumulates over {steps} micro-steps, but {part} over {theirs}; give both the"
-        " same `accumulation_steps`"
-    )
+    raise contract.other_steps(part, theirs, steps)
 
 
 def _length(data: Any) -> tf.Tensor:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from bertaccum import _tf_compat
 from bertaccum.accumulation.compiled import maybe_compiled
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype, values_of
-from bertaccum.accumulation.offload.host_memory import free
 from bertaccum.accumulation.replicas import alike, here, summed
 
 
@@ -27,30 +24,22 @@ class GradientSums(tf.Module):
       variables: The model's variables.
       dtype: Dtype of the accumulators. None stands for the dtype of each variable, but at least
         float32.
-      running_mean: Whether to store the mean of the gradients added so far instead of the sum.
-      prefix: Prefix of the accumulators' names, for optimizers with several `GradientSums`.
     """
 
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        dtype: tf.DType | None,
-        running_mean: bool,
-        prefix: str = "",
-    ) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], dtype: tf.DType | None) -> None:
         super().__init__(name="gradient_sums")
-        self.running_mean = running_mean or (dtype is not None and dtype.size < 4)
+        self._running_mean = dtype is not None and dtype.size < 4
         # HDF5 files need unique names, so the accumulators are numbered.
         self.totals = [
-            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"{prefix}sum_{number}")
+            summed(tf.zeros(v.shape, dtype or compute_dtype(v)), f"sum_{number}")
             for number, v in enumerate(variables)
         ]
-        self.weight = summed(tf.zeros([], tf.float64), f"{prefix}weight")
-        self.touched = alike([False] * len(variables), tf.bool, f"{prefix}touched")
+        self.weight = summed(tf.zeros([], tf.float64), "weight")
+        self.touched = alike([False] * len(variables), tf.bool, "touched")
         # Positions of the accumulators that received IndexedSlices.
         self._scattered: set[int] = set()
         # With a constant zero, constant folding would keep a tensor of zeros per accumulator.
-        self._zero = summed(tf.zeros([]), f"{prefix}zero")
+        self._zero = summed(tf.zeros([]), "zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
         """Add the gradients of a loss summed over examples.
@@ -64,7 +53,7 @@ class GradientSums(tf.Module):
         self.touched.assign(self.touched | [g is not None for g in gradients])
         total_weight = tf.identity(here(self.weight))
         for position, (total, gradient) in enumerate(zip(self.totals, gradients, strict=True)):
-            if self.running_mean:
+            if self._running_mean:
                 _add_to_mean(total, gradient, weight, total_weight)
             else:
                 _add(total, gradient)
@@ -86,7 +75,7 @@ class GradientSums(tf.Module):
         """
         weight = tf.identity(here(self.weight))
         totals = [here(t) for t in self.totals]
-        if not self.running_mean:
+        if not self._running_mean:
             return totals, weight
         if alone:
             return totals, weight / weight  # A total weight of 0 has no mean, hence NaN.
@@ -126,91 +115,6 @@ class GradientSums(tf.Module):
             with tf.control_dependencies(done):
                 zeroed = _zeroed(total, zeros[total.dtype], position in self._scattered)
             done = [] if zeroed is None else [zeroed]
-
-
-class WindowState:
-    """The current window of a replica: its accumulators and its number of micro-steps.
-
-    Attributes:
-      step: Number of micro-steps so far, an int64 scalar.
-      window_steps: Number of micro-steps in this window, fixed when it starts, an int64 scalar.
-      overflowed: Whether an outer `LossScaleOptimizer` found an overflow in this window, a bool
-        scalar.
-      sums: Summed gradients of the loss; None until they are needed.
-      parts: Summed gradients of the parts of the loss that have their own divisors.
-
-    Args:
-      make_sums: A function that creates a `GradientSums` from a prefix.
-      track: A function that adds an object to the optimizer's checkpoints under a name.
-    """
-
-    def __init__(
-        self, make_sums: Callable[[str], GradientSums], track: Callable[[str, Any], Any]
-    ) -> None:
-        self._make_sums, self._track = make_sums, track
-        self.step = track("_step", alike(0, tf.int64, "step"))
-        self.window_steps = track("_window_steps", alike(0, tf.int64, "window_steps"))
-        self.overflowed = track("_overflowed", alike(False, tf.bool, "overflowed"))
-        self.sums: GradientSums | None = None
-        self.parts: list[GradientSums] = track("_parts", _tf_compat.tracked_list())
-
-    def renew_sums(self) -> None:
-        """Discard the window, and create new sums where there were some."""
-        for sums in self.all_sums:
-            for total in sums.totals:
-                free(total)
-        had_sums, parts = self.sums is not None, len(self.parts)
-        self.sums, self.parts = None, self._track("_parts", _tf_compat.tracked_list())
-        if had_sums:
-            self.main()
-        for number in range(parts):
-            self.part(number)
-        self.reset()
-
-    def main(self) -> GradientSums:
-        """Return the summed gradients of the loss; create them on the first call."""
-        if self.sums is None:
-            with tf.init_scope():
-                self.sums = self._track("_sums", self._make_sums(""))
-        return self.sums
-
-    def part(self, number: int) -> GradientSums:
-        """Return the summed gradients of a part of the loss; create them on the first call."""
-        while len(self.parts) <= number:
-            with tf.init_scope():
-                self.parts.append(self._make_sums(f"part_{len(self.parts)}_"))
-        return self.parts[number]
-
-    @property
-    def all_sums(self) -> list[GradientSums]:
-        """All `GradientSums` created so far: those of the loss, then those of its parts."""
-        return [] if self.sums is None else [self.sums, *self.parts]
-
-    def begin(self, steps: tf.Tensor, accumulate: bool) -> tf.Operation:
-        """Start a window.
-
-        Args:
-          steps: Number of micro-steps in the window, an int64 scalar.
-          accumulate: Whether the window needs accumulators.
-        """
-        self.window_steps.assign(steps)
-        self.step.assign(0)
-        if accumulate:
-            self.main()
-            # If the previous window overflowed, it ended without `reset`.
-            tf.cond(self.overflowed, self._reset_sums, tf.no_op)
-        self.overflowed.assign(False)
-        return tf.no_op()
-
-    def reset(self, compile: bool = False) -> None:
-        """Set all accumulators and the number of micro-steps to zero; XLA may compile it."""
-        self._reset_sums(compile)
-        self.step.assign(0)
-
-    def _reset_sums(self, compile: bool = False) -> tf.Operation:
-        for sums in self.all_sums:
-            sums.reset(compile)
-        return tf.no_op()
 
 
 def _zeroed(total: tf.Variable, zero: tf.Tensor, scattered: bool) -> tf.Operation | None:

@@ -6,19 +6,19 @@ Keras objects, so that a model can be saved together with an optimizer that uses
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation.contracts import MeanGradients
+MeanGradients: TypeAlias = list[tuple[tf.Tensor, tf.Variable]]
+GradientTransform: TypeAlias = Callable[[MeanGradients], MeanGradients]
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
 class ClipByGlobalNorm:
     """A transform that bounds the global norm of the gradients by multiplying all by one factor.
-
-    It implements `ScalesByFactor`.
 
     Args:
       clip_norm: Maximum global norm.
@@ -36,7 +36,7 @@ class ClipByGlobalNorm:
         return list(zip(clipped, variables, strict=True))
 
     def factor(self, norm: tf.Tensor) -> tf.Tensor:
-        """Return the factor for gradients of this global norm, a scalar of at most 1."""
+        """Return the factor for mean gradients of this global norm, a scalar of at most 1."""
         return tf.minimum(self.clip_norm / norm, 1.0)
 
     def get_config(self) -> dict[str, Any]:

@@ -1,94 +1,65 @@
-"""The steps of an update: reduce the sums over replicas, divide, transform, check and apply.
-
-`AccumulatingOptimizer._update` calls these functions in this order. Only `hand_over` changes
-variables, by calling the inner optimizer.
-"""
+"""The steps of a window's update: reduce the sums over replicas, transform, check and hand over."""
 
 from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import tensorflow as tf
 
+from bertaccum.accumulation import loss_scaling
+from bertaccum.accumulation.adamw import InPlaceAdamW
+from bertaccum.accumulation.checks import skip_aggregation
 from bertaccum.accumulation.compiled import maybe_compiled
-from bertaccum.accumulation.contracts import GradientTransform, MeanGradients, ScalesByFactor
-from bertaccum.accumulation.gradient_tensors import compute_dtype, times
+from bertaccum.accumulation.gradient_tensors import ModelVariables, compute_dtype
 from bertaccum.accumulation.offload import host_memory
 from bertaccum.accumulation.offload.host_memory import HostArray
 from bertaccum.accumulation.replicas import first, replicas_in_sync, sum_over_replicas
-
-# For each divisor, a pair of the summed gradients, one per variable of the model, and their
-# weight, a float64 scalar. The first pair belongs to the total loss, the others to its parts.
-Groups: TypeAlias = Sequence[tuple[Sequence[Any], tf.Tensor]]
+from bertaccum.accumulation.transforms import ClipByGlobalNorm, GradientTransform, MeanGradients
 
 
-def reduced(groups: Groups, used: Sequence[int], report: Any) -> tuple[Groups, Any, tf.Tensor]:
-    """Sum the groups and the report over replicas, in a single reduction.
+def reduced(
+    totals: Sequence[Any], weight: tf.Tensor, report: Any
+) -> tuple[Sequence[Any], tf.Tensor, tf.Tensor | None]:
+    """Sum gradients, their weight and a report over replicas, in a single reduction.
 
     Args:
-      groups: The groups of this replica.
-      used: Positions of the variables that may have gradients. The others are omitted.
+      totals: Summed gradients of this replica.
+      weight: Their weight, a float64 scalar.
       report: Numbers of this replica, [n], or None.
 
     Returns:
-      The summed groups; the summed report, [n] float64, or None; and whether all replicas agree
-      to the update, a bool scalar. It is False if the first number of the summed report is not 0.
+      The sums; that of the report is [n] float64.
     """
-    numbers = tf.stack([weight for _, weight in groups])
+    numbers = tf.stack([weight])
     if report is not None:
         numbers = tf.concat([numbers, tf.cast(report, tf.float64)], axis=0)
-    tensors = [sums[i] for sums, _ in groups for i in used]
-    if isinstance(tensors[0], HostArray):
+    if isinstance(totals[0], HostArray):
         numbers = sum_over_replicas([], numbers)[1]
         if replicas_in_sync() > 1:
-            numbers = host_memory.sum_over_replicas(tensors, after=numbers)
+            numbers = host_memory.sum_over_replicas(totals, after=numbers)
     else:
-        tensors, numbers = sum_over_replicas(tensors, numbers)
-    starts = range(0, len(tensors), len(used))
-    totals = [(tensors[s : s + len(used)], numbers[i]) for i, s in enumerate(starts)]
-    if report is None:
-        return totals, None, tf.constant(True)
-    reports = numbers[len(groups) :]
-    return totals, reports, tf.equal(reports[0], 0)
-
-
-def quotient(groups: Groups, reduction: str) -> tuple[Sequence[Any], tf.Tensor]:
-    """Return a tensor for each variable, and the factor that turns it into the reduced gradient.
-
-    With a single group, the tensors are its sums, and the factor, a float64 scalar, divides them
-    by the weight. The means themselves are not computed: they take as much memory as the model.
-    With several groups, the tensors are already divided, and the factor is 1. If the reduction is
-    `sum`, nothing is divided.
-    """
-    weights = [tf.ones_like(w) if reduction == "sum" else w for _, w in groups]
-    if len(groups) == 1:
-        return groups[0][0], 1 / weights[0]
-    shares = [tf.math.reciprocal_no_nan(w) for w in weights]  # A group of weight 0 adds nothing.
-    totals = [
-        tf.add_n([times(tf.convert_to_tensor(s), f) for s, f in zip(own, shares, strict=True)])
-        for own in zip(*(sums for sums, _ in groups), strict=True)
-    ]
-    return totals, tf.ones_like(weights[0])
+        totals, numbers = sum_over_replicas(list(totals), numbers)
+    return totals, numbers[0], None if report is None else numbers[1:]
 
 
 def transformed(
     pairs: MeanGradients,
     factor: Any,
     transform: GradientTransform | None,
-    takes_scaled_sum: bool,
-    compile: bool = False,
+    takes_sums: bool,
+    compile: bool,
 ) -> tuple[MeanGradients, tf.Tensor, tf.Tensor]:
     """Return the gradients for the inner optimizer: the mean, with `transform` applied.
 
     Args:
       pairs: (summed gradient, variable) pairs.
       factor: Factor that turns a sum into the mean, a float64 scalar.
-      transform: Transform of the mean gradients, or None.
-      takes_scaled_sum: Whether the inner optimizer multiplies by a factor itself; see
-        `contracts.py`.
+      takes_sums: Whether the inner optimizer multiplies by a factor itself, as `InPlaceAdamW`
+        does.
       compile: Whether XLA compiles the norm, if no means are computed.
 
     Returns:
@@ -96,7 +67,7 @@ def transformed(
       gradients, a float64 scalar; and the global norm of the mean before the transform, a float64
       scalar.
     """
-    if takes_scaled_sum and isinstance(transform, ScalesByFactor):
+    if takes_sums and isinstance(transform, ClipByGlobalNorm):
         with tf.control_dependencies([factor]):  # It is available once arrays may be read.
             totals = [total for total, _ in pairs]
             norm = maybe_compiled(lambda: _global_norm(totals, compile), compile) * factor
@@ -107,12 +78,7 @@ def transformed(
 
 
 def allowed(finite: tf.Tensor, nonfinite: str) -> tf.Tensor:
-    """Return whether the window may be applied, a bool scalar.
-
-    Args:
-      finite: Whether the window's gradient is finite, a bool scalar.
-      nonfinite: Treatment of a gradient that is not finite: `skip`, `raise` or `propagate`.
-    """
+    """Return whether a window may be applied, given whether its gradient is finite."""
     if nonfinite == "propagate":
         return tf.ones_like(finite)
     if nonfinite == "raise":  # XLA ignores the assertion, so a compiled update is skipped.
@@ -123,13 +89,13 @@ def allowed(finite: tf.Tensor, nonfinite: str) -> tf.Tensor:
 
 
 def hand_over(
+    inner: Any,
     pairs: MeanGradients,
     factor: tf.Tensor,
     if_so: tuple[tf.Tensor, tf.Tensor],
-    candidates: Sequence[frozenset[int]],
+    trained: ModelVariables,
     touched: tf.Tensor,
-    update: Callable[[frozenset[int], MeanGradients, tf.Tensor], None],
-    update_if: Callable[[tf.Tensor, Callable[[], tf.Tensor]], tf.Tensor],
+    candidates: Sequence[frozenset[int]],
 ) -> tf.Tensor:
     """Update the variables on all replicas.
 
@@ -137,23 +103,27 @@ def hand_over(
     a branch on a replica.
 
     Args:
-      pairs: (gradient, variable) pairs for the inner optimizer.
-      factor: Factor by which the inner optimizer multiplies the gradients, a float64 scalar.
+      inner: The optimizer, or a `LossScaleOptimizer` around it.
+      pairs: (gradient, variable) pairs for it.
+      factor: Factor by which an `InPlaceAdamW` multiplies the gradients, a float64 scalar.
       if_so: Whether the replicas agree to the update and whether it is allowed, two bool scalars.
-      candidates: Sets of variables, given as positions. The variables in the first set that
-        contains all touched variables are updated.
-      touched: Whether each of the model's variables had a gradient, [variables] bool.
-      update: A function that calls the inner optimizer on a replica, for one set.
-      update_if: A function that calls its second argument if its first argument is true, and
-        returns whether the update was applied.
+      trained: All trainable variables.
+      touched: Whether each of them had a gradient in this window, [variables] bool.
+      candidates: Sets of positions. The variables in the first set that contains all touched
+        variables are updated.
 
     Returns:
       Whether the update was applied, a bool scalar.
     """
     gradients, variables = (list(part) for part in zip(*pairs, strict=True))
+    innermost = loss_scaling.innermost(inner)
 
     def of_replica(chosen: frozenset[int], gradients: Any, factor: tf.Tensor) -> None:
-        update(chosen, list(zip(gradients, variables, strict=True)), factor)
+        all_pairs = zip(gradients, variables, strict=True)
+        own = [(g, v) for g, v in all_pairs if trained.position(v) in chosen]
+        scaling = innermost.scaling if isinstance(innermost, InPlaceAdamW) else nullcontext
+        with scaling(factor):
+            inner.apply_gradients(own, **skip_aggregation(inner))
 
     def merged(
         strategy: tf.distribute.Strategy, gradients: Any, factor: Any, if_so: Any, which: Any
@@ -167,7 +137,8 @@ def hand_over(
             return steps[0]() if len(steps) == 1 else tf.switch_case(first(which), steps)
 
         agreed, allowed = (first(value) for value in if_so)
-        return tf.cond(agreed, lambda: update_if(allowed, step), lambda: tf.constant(False))
+        update = functools.partial(loss_scaling.update_if, inner, allowed, step)
+        return tf.cond(agreed, update, lambda: tf.constant(False))
 
     masks = [[i in candidate for i in range(touched.shape[0])] for candidate in candidates]
     covering = tf.reduce_all(tf.constant(masks) | ~touched, axis=1)
@@ -177,7 +148,6 @@ def hand_over(
 
 
 def _global_norm(gradients: list[Any], compile: bool = False) -> tf.Tensor:
-    """Return the global norm of tensors with any dtypes, a float64 scalar."""
     if isinstance(gradients[0], HostArray):
         return tf.sqrt(host_memory.square_sum(gradients))
     halves: dict[tf.DType, list[tf.Tensor]] = defaultdict(list)
@@ -193,10 +163,7 @@ def _global_norm(gradients: list[Any], compile: bool = False) -> tf.Tensor:
 
 
 def _half_square_of_rows(tensor: tf.Tensor) -> tf.Tensor:
-    """Return half the sum of squares, for which XLA keeps a number for each row of the tensor.
-
-    For a sum over all axes, XLA on CPUs keeps the square of each element.
-    """
+    # For a sum over all axes, XLA on CPUs would keep the square of each element.
     rows = tf.reshape(tensor, [-1, *tensor.shape[-1:]])
     return 0.5 * tf.reduce_sum(tf.einsum("ij,ij->i", rows, rows))
 

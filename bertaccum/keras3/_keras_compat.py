@@ -5,38 +5,17 @@ One private name is TensorFlow's; `bertaccum._tf_compat` has the others, but imp
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras.src.backend.common.masking import get_keras_mask
-from keras.src.models import cloning
 
 
 def mask_of(tensor: Any) -> Any | None:
     """Return the mask that Keras has attached to a tensor, or None."""
     # Tensors of JAX cannot have attributes, so Keras keeps their masks in a table.
     return get_keras_mask(tensor)
-
-
-def after_cloning_sequential(kind: type, change: Callable[[keras.Model, Any], keras.Model]) -> None:
-    """Make `keras.models.clone_model` call `change` on clones of Sequential models.
-
-    `clone_model` clones every Sequential model as a plain `Sequential`.
-
-    Args:
-      kind: The class of the models whose clones are changed.
-      change: A function that gets the clone and the original, and returns the final clone.
-    """
-    clone_sequential = cloning._clone_sequential_model
-
-    @functools.wraps(clone_sequential)
-    def wrapper(model: keras.Model, *args: Any, **kwargs: Any) -> keras.Model:
-        clone = clone_sequential(model, *args, **kwargs)
-        return change(clone, model) if isinstance(model, kind) else clone
-
-    cloning._clone_sequential_model = wrapper
 
 
 def sums_activities() -> bool:

@@ -1,4 +1,4 @@
-"""Losses of Keras 3 that report their divisors to the current micro-step."""
+"""Losses that report their divisors to the current micro-batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertaccum.accumulation.contract import recorded_values, warn_of_unknown_divisor
-from bertaccum.keras3 import _keras_compat, replicas, step_weight
+from bertaccum.accumulation import contract
+from bertaccum.keras3 import _keras_compat, micro_batch, replicas
+from bertaccum.keras3.micro_batch import SUM, MicroBatch
 
 _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weights"
 
@@ -25,27 +26,24 @@ class MeasuredLoss:
         self.loss = loss
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the mean loss, and report its divisor to the current micro-step, if any.
+        """Return the mean loss, and report its divisor to the current micro-batch, if any.
 
         Raises:
           ValueError: If the loss is not a mean, or its divisor is not of the first loss's kind.
         """
-        current = step_weight.current()
+        current = micro_batch.current()
         if current is None:
             return self.loss(y_true, y_pred, sample_weight)
         reduction = getattr(self.loss, "reduction", "mean")
         if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
-            raise ValueError(
-                f"loss {self.loss.name} has the reduction {reduction!r}, but accumulation needs"
-                " a mean; use reduction='sum_over_batch_size'"
-            )
-        with recorded_values(self.loss) as called:
+            raise contract.no_mean(self.loss)
+        with contract.recorded_values(self.loss) as called:
             value = self.loss(y_true, y_pred, sample_weight)
-        if not current.given:
+        if not current.weight_given:
             losses = called[-1] if called else value
             kind, size = _divisor(reduction, losses, y_pred, sample_weight)
             if size is None and len(keras.tree.flatten(y_pred)[0].shape) != 1:
-                warn_of_unknown_divisor(self.loss.name)
+                contract.warn_of_unknown_divisor(self.loss.name)
             _report(current, kind, current.examples if size is None else size)
         return value
 
@@ -75,8 +73,8 @@ def _divisor(
     return (_POSITIONS, *map(id, masks)), ops.sum(ops.cast(valid, "float32"))
 
 
-def report_sum(current: step_weight.StepWeight, alone: bool) -> None:
-    """Report that the loss of the current micro-step is a sum over the examples.
+def report_sum(current: MicroBatch, alone: bool) -> None:
+    """Report that the loss of the current micro-batch is a sum over the examples.
 
     Args:
       current: The current micro-step.
@@ -85,24 +83,19 @@ def report_sum(current: step_weight.StepWeight, alone: bool) -> None:
     Raises:
       ValueError: If the model also has a loss that is a mean.
     """
-    if not alone or current.kind not in (None, step_weight.SUM):
+    if not alone or current.kind not in (None, SUM):
         raise ValueError(
             "a layer passes one value per example to add_loss, which Keras sums over the batch, but"
             " the model also has a loss that is a mean, so their gradients cannot be accumulated"
             " together; add the mean of the values instead, times the size of the large batch"
         )
-    current.kind = step_weight.SUM
+    current.kind = SUM
 
 
-def _report(current: step_weight.StepWeight, kind: Hashable, size: Any) -> None:
+def _report(current: MicroBatch, kind: Hashable, size: Any) -> None:
     if current.kind is None:
-        current.kind, current.value = kind, size
+        current.kind, current.size = kind, size
     elif current.kind != kind:
-        raise ValueError(
-            "two losses of this model are means over different numbers, such as the unmasked"
-            " positions of different outputs, so their gradients cannot be accumulated together;"
-            " give them the same mask, or pass sample weights of 0 instead of a mask"
-        )
+        raise contract.different_divisors()
     elif kind == _EXAMPLES:
-        message = "losses of two outputs return different numbers of values; return one value per"
-        replicas.check_equal(size, current.value, f"{message} example from both")
+        replicas.check_equal(size, current.size, contract.DIFFERENT_SIZES)

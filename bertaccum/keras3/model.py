@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from bertaccum.accumulation.contract import (
-    ON_PARTIAL,
-    check_choice,
-    none_accumulates,
-    warn_of_batch_normalization,
-    warn_of_changing_state,
-)
-from bertaccum.keras3 import _keras_compat, changing_state, loss_divisor, step_weight
+from bertaccum.accumulation import contract
+from bertaccum.keras3 import _keras_compat, changing_state, loss_divisor, micro_batch
 from bertaccum.keras3.batch_normalization import AccumBatchNormalization
+from bertaccum.keras3.micro_batch import MicroBatch
 from bertaccum.keras3.optimizer import AccumulatingOptimizer, checked_steps
 from bertaccum.keras3.window_loss import WindowLoss
 
@@ -81,13 +76,12 @@ def accumulate_gradients(
             " use bertaccum.accumulate_gradients"
         )
     if isinstance(model, AccumulatingModel):
-        raise ValueError(f"{model!r} already accumulates; call accumulate_gradients only once")
-    check_choice("on_partial", on_partial, ON_PARTIAL)
+        raise contract.already_accumulates(model)
+    contract.check_choice("on_partial", on_partial, contract.ON_PARTIAL)
     steps = checked_steps(accumulation_steps)
     if steps != 1:
         _check_activity_regularizers(model)
-        _warn_of_batch_normalization(model)
-        _warn_of_changing_state(model)
+        _warn_of_inexact_layers(model)
     settings = _Settings(steps, on_partial, loss_weight)
     names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
@@ -118,16 +112,13 @@ def _check_activity_regularizers(model: keras.Model) -> None:
         )
 
 
-def _warn_of_batch_normalization(model: keras.Model) -> None:
+def _warn_of_inexact_layers(model: keras.Model) -> None:
     kind = keras.layers.BatchNormalization
     layers = [one for one in _keras_compat.all_layers(model) if isinstance(one, kind)]
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
-    warn_of_batch_normalization(names, "Use AccumBatchNormalization")
-
-
-def _warn_of_changing_state(model: keras.Model) -> None:
-    warn_of_changing_state(changing_state.names(model))
+    contract.warn_of_batch_normalization(names, "Use AccumBatchNormalization")
+    contract.warn_of_changing_state(changing_state.names(model))
 
 
 class AccumulatingModel(_Mixin):
@@ -154,18 +145,12 @@ class AccumulatingModel(_Mixin):
         # An AccumulatingOptimizer itself never contains another one.
         if isinstance(inside, AccumulatingOptimizer):
             if not isinstance(inside.inner_optimizer, keras.optimizers.LossScaleOptimizer):
-                raise ValueError(
-                    "the LossScaleOptimizer is outside; put it inside:"
-                    " AccumulatingOptimizer(LossScaleOptimizer(optimizer), accumulation_steps)"
-                )
+                raise contract.loss_scale_outside()
             optimizer = inside  # `compile` scales the loss a second time.
         if isinstance(optimizer, AccumulatingOptimizer):
             if optimizer.accumulation_steps != self._accumulation.steps:
-                raise ValueError(
-                    f"the model accumulates over {self._accumulation.steps} micro-steps, but its"
-                    f" optimizer over {optimizer.accumulation_steps}; give both the same"
-                    " `accumulation_steps`"
-                )
+                theirs = optimizer.accumulation_steps
+                raise contract.other_steps("its optimizer", theirs, self._accumulation.steps)
             return optimizer
         return AccumulatingOptimizer(optimizer, self._accumulation.steps)
 
@@ -177,21 +162,17 @@ class AccumulatingModel(_Mixin):
         Raises:
           ValueError: If no optimizer accumulates, or one is applied twice.
         """
-        with step_weight.step_weight(_examples(args[-1])) as current:
+        with micro_batch.micro_batch(_examples(args[-1])) as current:
             results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
         if not current.optimizers and self.trainable_variables:
-            raise none_accumulates(own_class(self))
+            raise contract.none_accumulates(own_class(self))
         self._seen_optimizers().update({id(one): one for one in current.optimizers})
-        warn_of_changing_state(_trained_by_others(self, current.optimizers))
-        if self._accumulation.loss_weight and not current.given:
-            raise ValueError(
-                f"the train_step of {own_class(self).__name__} does not call compute_loss, so"
-                " `loss_weight` has no effect; call self.compute_loss(x, y, y_pred, sample_weight)"
-                " there"
-            )
+        contract.warn_of_changing_state(_trained_by_others(self, current.optimizers))
+        if self._accumulation.loss_weight and not current.weight_given:
+            raise contract.ignored_loss_weight(own_class(self))
         return results
 
-    def _step_on_jax(self, current: step_weight.StepWeight, state: Any, data: Any) -> Any:
+    def _step_on_jax(self, current: MicroBatch, state: Any, data: Any) -> Any:
         """Run the model's own `train_step` on JAX.
 
         There, the weight is known only inside the differentiated function. Therefore a zero, the
@@ -225,13 +206,13 @@ class AccumulatingModel(_Mixin):
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the model's own loss, and note its divisor."""
-        current = step_weight.current()
+        current = micro_batch.current()
         loss_weight = self._accumulation.loss_weight
         if current is not None and loss_weight is not None:
             names = ("x", "y", "y_pred", "sample_weight")
             given = dict(zip(names, args, strict=False)) | kwargs
-            current.value = loss_weight(*(given.get(name) for name in names[1:]))
-            current.given = True
+            current.size = loss_weight(*(given.get(name) for name in names[1:]))
+            current.weight_given = True
         loss = super().compute_loss(*args, **kwargs)
         if current is None or self._accumulation.steps == 1:
             return loss
@@ -242,7 +223,7 @@ class AccumulatingModel(_Mixin):
             )
         return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
 
-    def _summed(self, loss: Any, current: step_weight.StepWeight) -> Any:
+    def _summed(self, loss: Any, current: MicroBatch) -> Any:
         """Return a loss that is a sum over the examples, with regularizers once per window."""
         variables = [v for v in self.trainable_variables if v.regularizer is not None]
         sums = [one for one in self.losses if len(one.shape)]
@@ -257,12 +238,12 @@ class AccumulatingModel(_Mixin):
 
     def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
         """Compute the loss on JAX, and add the unit whose gradient is the weight."""
-        current = step_weight.current()
+        current = micro_batch.current()
         if current is None:
             return super().compute_loss_and_updates(trainable_variables, *args, **kwargs)
         *own, unit = trainable_variables
         loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
-        return ops.cast(loss, unit.dtype) + unit * ops.cast(current.value, unit.dtype), aux
+        return ops.cast(loss, unit.dtype) + unit * ops.cast(current.size, unit.dtype), aux
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Call `Model.fit`, and treat partial windows as `on_partial` says."""
@@ -344,11 +325,8 @@ class AccumulatingModel(_Mixin):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> keras.Model:
         """Create the model from the config that `get_config` returns."""
         revive = keras.saving.deserialize_keras_object
-        model, steps = (
-            revive(config[key], custom_objects) for key in ("model", "accumulation_steps")
-        )
-        # Older versions saved models without a loss_weight.
-        loss_weight = revive(config.get("loss_weight"), custom_objects)
+        names = ("model", "accumulation_steps", "loss_weight")
+        model, steps, loss_weight = (revive(config[name], custom_objects) for name in names)
         return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
 
@@ -356,13 +334,6 @@ def own_class(model: AccumulatingModel) -> type:
     """Return the class that the model had before `accumulate_gradients` changed it."""
     return type(model).__bases__[1]
 
-
-def _accumulate_alike(clone: keras.Model, original: AccumulatingModel) -> keras.Model:
-    settings = original._accumulation
-    return accumulate_gradients(clone, settings.steps, settings.on_partial, settings.loss_weight)
-
-
-_keras_compat.after_cloning_sequential(AccumulatingModel, _accumulate_alike)
 
 # Keras looks up the classes that `accumulate_gradients` creates by their name.
 keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel

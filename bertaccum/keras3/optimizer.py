@@ -15,8 +15,9 @@ import keras
 from keras import ops
 
 from bertaccum.accumulation.contract import applied_twice, skipped_hook, whole_steps
-from bertaccum.keras3 import _keras_compat, replicas, step_weight
+from bertaccum.keras3 import _keras_compat, micro_batch, replicas
 from bertaccum.keras3.delegation import DelegatingOptimizer
+from bertaccum.keras3.micro_batch import MicroBatch
 
 _JAX = keras.config.backend() == "jax"
 
@@ -145,20 +146,20 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         super().apply_gradients(grads_and_vars)
         return self.iterations
 
-    def _current(self, variables: Sequence[keras.Variable] = ()) -> step_weight.StepWeight:
-        """Return the current micro-step, or one with weight 1 outside of an accumulating model.
+    def _current(self, variables: Sequence[keras.Variable] = ()) -> MicroBatch:
+        """Return the current micro-batch, or one of weight 1 outside of an accumulating model.
 
         Raises:
           ValueError: If this optimizer has been called before in the same micro-step.
         """
-        current = step_weight.current()
+        current = micro_batch.current()
         if current is None:
             twice = replicas.is_second_call(self, variables)
         else:
             twice = any(one is self for one in current.optimizers)
         if twice and self.accumulation_steps != 1:
             raise applied_twice(self)
-        current = current or step_weight.StepWeight(1.0)
+        current = current or MicroBatch(1.0)
         current.optimizers.append(self)
         return current
 
@@ -172,7 +173,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             return self._step == 0
         return state[[id(v) for v in self.variables].index(id(self._step))] == 0
 
-    def _accumulate(self, gradients: dict[int, Any], current: step_weight.StepWeight) -> None:
+    def _accumulate(self, gradients: dict[int, Any], current: MicroBatch) -> None:
         """Add a micro-step's gradients, by the position of each variable, and its weight."""
         dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
         first = self.starts_window()
@@ -237,10 +238,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         gradients = {i: gradient for i, gradient in enumerate(grads) if gradient is not None}
         trained = list(trainable_variables)
         current = self._current()
-        if step_weight.current() is None:
+        if micro_batch.current() is None:
             return self._next_state(optimizer_variables, gradients, trained, current)
         *trained, unit = trained
-        current.value = gradients.pop(len(trained))
+        current.size = gradients.pop(len(trained))
         new, state = self._next_state(optimizer_variables, gradients, trained, current)
         return [*new, unit], state
 
@@ -259,7 +260,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         state: Sequence[Any],
         gradients: dict[int, Any],
         trained: Sequence[Any],
-        current: step_weight.StepWeight,
+        current: MicroBatch,
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
             self._accumulate(gradients, current)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertaccum.keras3 import replicas, step_weight
+from bertaccum.keras3 import micro_batch, replicas
 
 
 class WindowLoss(keras.metrics.Mean):
@@ -41,7 +41,7 @@ class WindowLoss(keras.metrics.Mean):
 
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         """Add the loss of a micro-step with `sample_weight` examples, or None if unknown."""
-        current = step_weight.current()
+        current = micro_batch.current()
         if current is None:
             super().update_state(values, sample_weight)
             return

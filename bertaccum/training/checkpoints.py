@@ -17,7 +17,7 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.offload.host_memory import HostArray, HostTensor
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.bert.model_source import RUN_PREFIX
@@ -114,7 +114,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, model: tf_keras.Model, optimizer: AccumulatingOptimizer, folder: RunPaths, keep: int
+        self, model: tf_keras.Model, optimizer: WindowOptimizer, folder: RunPaths, keep: int
     ) -> None:
         self._folder, self._keep = folder.checkpoints, keep
         self._model, self._optimizer = model, optimizer
@@ -176,7 +176,7 @@ class Checkpoints:
             raise _unusable(path, f"does not match this run's model ({reason(error)})") from None
 
 
-def write_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer, path: Path) -> None:
+def write_state(model: tf_keras.Model, optimizer: WindowOptimizer, path: Path) -> None:
     """Write the variables of a model and of its optimizer, without copying them on a CPU.
 
     Args:
@@ -193,7 +193,7 @@ def write_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer, path: P
 
 
 def _state(
-    model: tf_keras.Model, optimizer: AccumulatingOptimizer
+    model: tf_keras.Model, optimizer: WindowOptimizer
 ) -> dict[str, tf.Variable | HostTensor]:
     """Return what a checkpoint contains, keyed by name; offloading does not change the names."""
     # The loss scale is part of the inner optimizer's state.

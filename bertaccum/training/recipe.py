@@ -9,8 +9,8 @@ from official.modeling.optimization import lr_schedule
 from official.nlp.optimization import WarmUp
 
 from bertaccum.accumulation.adamw import InPlaceAdamW
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
@@ -32,7 +32,7 @@ Schedule: TypeAlias = tf_keras.optimizers.schedules.LearningRateSchedule
 
 def make_optimizer(
     config: TrainConfig, updates: int, accumulation_steps: int, schedule: Schedule | None = None
-) -> AccumulatingOptimizer:
+) -> WindowOptimizer:
     """Return an accumulating optimizer around the AdamW variant that `config` selects.
 
     Args:
@@ -49,17 +49,17 @@ def make_optimizer(
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))
     if resolved_precision(config.precision) == "mixed_float16":
         inner = tf_keras.mixed_precision.LossScaleOptimizer(inner)
-    optimizer = AccumulatingOptimizer(
+    optimizer = WindowOptimizer(
         inner,
-        accumulation_steps,
         accumulator_dtype=config.accumulator_dtype,
         gradient_transform=ClipByGlobalNorm(config.clip_norm),
+        accumulates=accumulation_steps > 1,
     )
     offload(optimizer, config.offload, config.offload_folder)
     return optimizer
 
 
-def offload(optimizer: AccumulatingOptimizer, what: str, folder: str | None) -> None:
+def offload(optimizer: WindowOptimizer, what: str, folder: str | None) -> None:
     """Move parts of an optimizer's state to host memory.
 
     Args:

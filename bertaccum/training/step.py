@@ -16,8 +16,8 @@ import tf_keras
 
 from bertaccum.accumulation.compiled import maybe_compiled
 from bertaccum.accumulation.gradient_products import GradientProducts
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 from bertaccum.accumulation.replicas import here, run_on_all
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
 from bertaccum.bert.model_inputs import PaddedTexts
 from bertaccum.data.windows import Window, signature
@@ -106,7 +106,7 @@ class Trainee:
 
     task: Task
     model: tf_keras.Model
-    optimizer: AccumulatingOptimizer
+    optimizer: WindowOptimizer
     seed: int
     dropout_stream: str = "example"
     compile: bool = False
@@ -214,7 +214,7 @@ class Trainee:
 def make_update(
     task: Task,
     model: tf_keras.Model,
-    optimizer: AccumulatingOptimizer,
+    optimizer: WindowOptimizer,
     seed: int,
     accumulate: bool,
     stopped: tf.Variable | None = None,

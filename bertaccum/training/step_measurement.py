@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
@@ -202,7 +202,7 @@ class MeasuredModel:
         )
 
 
-def write_scratch_state(model: tf_keras.Model, optimizer: AccumulatingOptimizer) -> None:
+def write_scratch_state(model: tf_keras.Model, optimizer: WindowOptimizer) -> None:
     """Write a checkpoint that is deleted at once.
 
     Raises:

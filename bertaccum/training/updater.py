@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
 from bertaccum.distribution.device_memory import limits_the_host
@@ -186,7 +186,7 @@ class Updater:
         rows, precision = by_length(self._store, window.rows), self._config.precision
         return not_finite(update, in_a_row, rows, window.windows, losses, numbers, precision)
 
-    def _make_optimizer(self) -> AccumulatingOptimizer:
+    def _make_optimizer(self) -> WindowOptimizer:
         """Return an optimizer with its state; offload more if this does not fit in memory."""
         while True:
             offload = self.batch.offload

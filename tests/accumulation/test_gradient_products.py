@@ -9,7 +9,7 @@ import tf_keras
 
 from bertaccum.accumulation.gradient_products import GradientProducts, weight_of_last
 from bertaccum.accumulation.offload.host_memory import HostArray
-from bertaccum.accumulation.optimizer import AccumulatingOptimizer
+from bertaccum.accumulation.window import WindowOptimizer
 
 SHAPES = [(300, 100), (7,), (), (20, 30, 40)]
 
@@ -83,7 +83,7 @@ def test_weight_of_last() -> None:
 @pytest.mark.parametrize("sizes", [(8, 8, 8, 8), (16, 16), (5, 20, 7), (32,)])
 def test_optimizer_shows_the_mean_gradient_of_the_whole_window(sizes: tuple[int, ...]) -> None:
     variable = tf.Variable(tf.zeros([40]))
-    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(0.0), len(sizes))
+    optimizer = WindowOptimizer(tf_keras.optimizers.SGD(0.0))
     optimizer.build([variable])
     optimizer.observer = GradientProducts([0])
     examples = np.random.default_rng(0).normal(size=[2, 32, 40]).astype(np.float32)

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import accumulate_gradients
-from bertaccum.accumulation import AccumulatingOptimizer
 from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.offload import host_memory
 from bertaccum.accumulation.offload.host_memory import HostArray
+from bertaccum.accumulation.window import WindowOptimizer
 
 
 def fitted(offload: bool) -> list[np.ndarray]:
@@ -27,7 +27,7 @@ def fitted(offload: bool) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     features, targets = rng.integers(0, 20, (72, 3)), rng.normal(size=(72, 2))
     if offload:
-        model.optimizer.offload(moments=True, sums=True)
+        model.optimizer.window.offload(moments=True, sums=True)
     model.fit(features, targets, batch_size=8, epochs=2, verbose=0)
     return model.get_weights()
 
@@ -41,7 +41,7 @@ def test_fit_gives_the_same_weights() -> None:
 def test_any_state_of_an_optimizer_moves(moments: bool) -> None:
     def trained(move: bool) -> list[np.ndarray]:
         variables = [tf.Variable([1.0, 2.0]), tf.Variable(3.0)]
-        optimizer = AccumulatingOptimizer(InPlaceAdamW(0.1), 2)
+        optimizer = WindowOptimizer(InPlaceAdamW(0.1))
         for step in range(6):
             if move and step == 2:
                 optimizer.offload(moments, sums=True)

@@ -177,7 +177,7 @@ class Energies(layers.Layer):
 
 
 @pytest.mark.parametrize("functional", [True, False])
-@pytest.mark.parametrize("how", ["model", "optimizer", "running_mean"])
+@pytest.mark.parametrize("how", ["model", "optimizer", "bfloat16"])
 def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, how: str) -> None:
     def fit(steps: int | None) -> list[np.ndarray]:
         tf_keras.utils.set_random_seed(0)
@@ -191,14 +191,14 @@ def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, ho
         if steps and how == "model":
             accumulate_gradients(model, steps)
         elif steps:
-            reduction = "mean" if how == "optimizer" else how
-            optimizer = AccumulatingOptimizer(optimizer, steps, reduction)
+            dtype = None if how == "optimizer" else how
+            optimizer = AccumulatingOptimizer(optimizer, steps, accumulator_dtype=dtype)
         model.compile(optimizer)
         model.fit(IMAGES[:, 0, :, 0], batch_size=8 // (steps or 1), epochs=3, verbose=0)
         return model.get_weights()
 
     for own, other in zip(fit(4), fit(None), strict=True):
-        np.testing.assert_allclose(own, other, atol=1e-6)
+        np.testing.assert_allclose(own, other, atol=5e-3 if how == "bfloat16" else 1e-6)
 
 
 def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
@@ -258,69 +258,41 @@ TARGETS = {
 }
 
 
-def two_masks(kind: type[tf_keras.Model] = tf_keras.Model) -> tf_keras.Model:
+def two_masks(mask_zero: bool = True) -> tf_keras.Model:
     """Return a model with two masked outputs and one unmasked output that share a layer."""
-    embedding = layers.Embedding(WORDS, 4, mask_zero=True)
+    embedding = layers.Embedding(WORDS, 4, mask_zero=mask_zero)
     trunk = layers.Dense(3, "tanh", kernel_regularizer=tf_keras.regularizers.l2(0.1))
     inputs = {key: layers.Input((LENGTH,), name=f"{key}_tokens") for key in ("left", "right")}
     hidden = {key: trunk(embedding(tokens)) for key, tokens in inputs.items()}
     pooled = layers.GlobalAveragePooling1D()(hidden["left"])
     outputs = {key: layers.Dense(1, name=key)(part) for key, part in hidden.items()}
-    return kind(inputs, outputs | {"both": layers.Dense(1, name="both")(pooled)})
+    return tf_keras.Model(inputs, outputs | {"both": layers.Dense(1, name="both")(pooled)})
 
 
 TWO = (two_masks, PAIRS, TARGETS, "mse")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"loss_weights": {"left": 0.3, "right": 2.0, "both": 1.0}},
-        {"steps_per_execution": 2},
-        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_outputs_with_different_masks_have_separate_divisors(options: Any) -> None:
-    assert differing(*TWO, **options) < 1e-6
+@pytest.mark.parametrize("eager", [True, False])
+def test_outputs_with_different_masks_are_refused(eager: bool) -> None:
+    with pytest.raises(ValueError, match=r"means over different numbers.*sample weights of 0"):
+        fitted(*TWO, steps=4, run_eagerly=eager)
 
 
-@pytest.mark.slow
-def test_running_means_equal_sums_for_outputs_with_different_masks() -> None:
-    def train(reduction: str) -> list[np.ndarray]:
+def test_sample_weights_of_zero_replace_different_masks() -> None:
+    def train(steps: int) -> list[np.ndarray]:
         tf_keras.utils.set_random_seed(0)
-        model = accumulate_gradients(two_masks(), 4)
-        optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(0.5), 4, reduction)
-        model.compile(optimizer, "mse")
-        model.fit(PAIRS, TARGETS, batch_size=2, epochs=3, shuffle=False, verbose=0)
+        model = accumulate_gradients(two_masks(mask_zero=False), steps)
+        model.compile(tf_keras.optimizers.SGD(0.5, momentum=0.9), "mse")
+        real = {key: (tokens != 0).astype(np.float32) for key, tokens in PAIRS.items()}
+        settings = {"batch_size": 8 // steps, "epochs": 3, "shuffle": False, "verbose": 0}
+        model.fit(PAIRS, TARGETS, sample_weight=real | {"both": np.ones(8)}, **settings)
         return model.get_weights()
 
-    for one, other in zip(train("mean"), train("running_mean"), strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for own, other in zip(train(4), train(1), strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["keras", pytest.param("h5", marks=pytest.mark.slow)])
-def test_loss_parts_of_a_partial_window_are_saved(tmp_path: Path, how: str) -> None:
-    whole = fitted(*TWO, steps=4)
-    stopped = fitted(*TWO, steps=4)
-
-    def run(model: tf_keras.Model, micro_batches: range) -> None:
-        for number in micro_batches:
-            rows = slice(2 * number, 2 * number + 2)
-            cut = [{k: v[rows] for k, v in part.items()} for part in (PAIRS, TARGETS)]
-            model.train_on_batch(*cut)
-
-    run(whole, range(4))
-    run(stopped, range(2))
-    stopped.save(tmp_path / f"model.{how}")
-    again = tf_keras.models.load_model(tmp_path / f"model.{how}")
-    run(again, range(2, 4))
-    for mine, theirs in zip(again.variables, whole.variables, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
-
-
-def test_outputs_with_the_same_mask_share_accumulators() -> None:
+def test_outputs_with_the_same_mask_accumulate() -> None:
     def build() -> tf_keras.Model:
         inputs = layers.Input((LENGTH,))
         hidden = layers.Embedding(WORDS, 4, mask_zero=True)(inputs)
@@ -328,10 +300,6 @@ def test_outputs_with_the_same_mask_share_accumulators() -> None:
 
     targets = [TARGETS["left"], TARGETS["right"]]
     assert differing(build, TOKENS, targets, "mse") < 1e-6
-    model = fitted(build, TOKENS, targets, "mse", 4)
-    assert isinstance(model.optimizer, AccumulatingOptimizer)
-    assert not model.optimizer._state.parts
-    assert len(fitted(*TWO, steps=4).optimizer._state.parts) == 2
 
 
 @pytest.mark.slow
@@ -341,7 +309,7 @@ def test_two_replicas_equal_one_device() -> None:
     environment = os.environ | {"PYTHONPATH": root}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     differences = json.loads(done.stdout.splitlines()[-1])
-    assert len(differences) == 3
+    assert len(differences) == 2
     assert max(differences) < 1e-6
 
 
@@ -357,44 +325,11 @@ def test_losses_with_different_numbers_of_values_raise() -> None:
         fitted(build, TOKENS, targets, [Filtered(), "mse"], 4)
 
 
-def test_step_that_cannot_separate_loss_parts_raises() -> None:
-    with pytest.raises(ValueError, match="compile without run_eagerly"):
-        fitted(*TWO, steps=4, run_eagerly=True)
-
-    class Own(tf_keras.Model):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            pairs = zip(gradients, self.trainable_variables, strict=True)
-            self.optimizer.apply_gradients(pairs)
-            return {}
-
-    with pytest.raises(ValueError, match=r"custom train_step, call .*optimizer.minimize"):
-        fitted(lambda: two_masks(Own), *TWO[1:], steps=4)
-
-
-def test_outer_loss_scale_with_loss_parts_raises() -> None:
-    class Scaled(tf_keras.Model):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(data[0], data[1], self(data[0], training=True))
-            self.scaled.minimize(loss, self.trainable_variables, tape=tape)
-            return {}
-
-    model = accumulate_gradients(two_masks(Scaled), 4)
-    inner = AccumulatingOptimizer(tf_keras.optimizers.SGD(0.5), 4)
-    model.scaled = tf_keras.mixed_precision.LossScaleOptimizer(inner)
-    model.compile(loss="mse")
-    with pytest.raises(ValueError, match="put the LossScaleOptimizer inside"):
-        model.fit(PAIRS, TARGETS, batch_size=2, verbose=0)
-
-
 def main() -> None:
     """Print the weight differences between one device and two accumulating replicas."""
     strategy = fitting.make_strategy(2)
     differences = []
-    for case in (CASES["ignored words"], CASES["ignored pixels"], TWO):
+    for case in (CASES["ignored words"], CASES["ignored pixels"]):
         with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
             whole = fitted(*case, steps=None).get_weights()
         with strategy.scope():

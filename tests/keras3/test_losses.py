@@ -371,15 +371,6 @@ def test_logged_loss_of_a_masked_model() -> None:
         np.testing.assert_allclose(logs[1][name], logs[0][name], rtol=1e-6)
 
 
-def test_clone_of_a_sequential_model_accumulates() -> None:
-    made = trained(4, "mse", SOFT, accumulating={"on_partial": "carry"})
-    clone = keras.models.clone_model(made)
-    assert clone.optimizer.accumulation_steps == 4
-    assert type(clone).__name__ == "AccumulatingModel" and isinstance(clone, keras.Sequential)
-    assert clone.get_config()["on_partial"] == "carry"
-    assert type(keras.models.clone_model(model())) is keras.Sequential
-
-
 def positives(y: Any, y_pred: Any) -> Any:
     """The sum of the errors, divided by the number of positive targets."""
     return ops.sum((y - y_pred) ** 2) / ops.sum(y[..., 0])

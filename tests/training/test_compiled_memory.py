@@ -86,8 +86,8 @@ for _ in range(2):
     else:
         raise AssertionError("memory did not run out")
     # One micro-step is in the sums, and nothing else has changed.
-    assert optimizer._state.step.numpy() == 1
-    assert any(total.numpy().any() for total in optimizer._state.sums.totals)
+    assert optimizer.step.numpy() == 1
+    assert any(total.numpy().any() for total in optimizer.sums.totals)
     assert not optimizer.half_updated.numpy() and optimizer.iterations.numpy() == 0
     optimizer.drop()
     for variable, value in zip(variables(model, optimizer), start):

@@ -15,7 +15,7 @@ from small import CLASSIFICATION, TINY
 from test_planner import job
 from test_step import CONFIG
 
-from bertaccum.accumulation import AccumulatingOptimizer
+from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
@@ -83,13 +83,13 @@ def test_embedding_gradients_stay_sparse_until_accumulated(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
-    accumulate = AccumulatingOptimizer.accumulate
+    accumulate = WindowOptimizer.accumulate
 
-    def spy(self: AccumulatingOptimizer, pairs: Any, weight: Any) -> None:
+    def spy(self: WindowOptimizer, pairs: Any, weight: Any) -> None:
         seen.update({v.name: g for g, v in pairs})
         accumulate(self, pairs, weight)
 
-    monkeypatch.setattr(AccumulatingOptimizer, "accumulate", spy)
+    monkeypatch.setattr(WindowOptimizer, "accumulate", spy)
     model = build_model(CONFIG, ModelSource("tiny", TINY, None, None), outputs=2)
     make_update(CLASSIFICATION, model, make_optimizer(CONFIG, 8, 4), 0, True)(
         make_window(store, np.arange(8), 2)

@@ -23,18 +23,13 @@ class HostSums(tf.Module):
     Args:
       variables: The model's variables.
       folder: Folder for files that contain the sums, or None to use memory.
-      prefix: Prefix of the accumulators' names, for optimizers with several sums.
     """
 
-    def __init__(
-        self, variables: Sequence[tf.Variable], folder: str | None, prefix: str = ""
-    ) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], folder: str | None) -> None:
         super().__init__(name="gradient_sums")
-        self.totals = [
-            HostTensor(v, f"{prefix}sum_{number}", folder) for number, v in enumerate(variables)
-        ]
-        self.weight = summed(tf.zeros([], tf.float64), f"{prefix}weight")
-        self.touched = alike([False] * len(variables), tf.bool, f"{prefix}touched")
+        self.totals = [HostTensor(v, f"sum_{number}", folder) for number, v in enumerate(variables)]
+        self.weight = summed(tf.zeros([], tf.float64), "weight")
+        self.touched = alike([False] * len(variables), tf.bool, "touched")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
         """Add the gradients of a loss summed over examples; see `GradientSums.add`."""

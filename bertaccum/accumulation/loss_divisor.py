@@ -1,4 +1,4 @@
-"""Compiled losses that report their divisors to the current micro-batch."""
+"""Losses that report their divisors to the current micro-batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tf_keras
 
 from bertaccum import _tf_compat
 from bertaccum.accumulation import contract, micro_batch
-from bertaccum.accumulation.micro_batch import LossPart, MicroBatch
+from bertaccum.accumulation.micro_batch import MicroBatch
 from bertaccum.accumulation.replicas import summed
 
 _EXAMPLES = "examples"
@@ -37,20 +37,21 @@ class MeasuredLoss:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Return the mean loss, and report its divisor to the current micro-batch, if any."""
-        present = micro_batch.present()
-        if present is None:
+        current = micro_batch.current()
+        if current is None:
             return self.loss(y_true, y_pred, sample_weight)
         with contract.recorded_values(self.loss) as values:
             value = self.loss(y_true, y_pred, sample_weight)
-        if present.weight_given:
-            present.corrections[self] = self._correction(value, present.size, present.examples)
+        if current.weight_given:
+            current.corrections[self] = self._correction(value, current.size, current.examples)
             return value
         kind, size = _divisor(values[-1], y_pred) if values else (_EXAMPLES, None)
         if size is None and y_pred.shape.rank != 1:
             contract.warn_of_unknown_divisor(self.name)
-        size = present.examples if size is None else size
-        present.corrections[self] = self._correction(value, size, present.examples)
-        return _report(present, value, kind, size)
+        size = current.examples if size is None else size
+        current.corrections[self] = self._correction(value, size, current.examples)
+        _report(current, kind, size)
+        return value
 
     def _correction(self, value: tf.Tensor, size: tf.Tensor, examples: tf.Tensor) -> tf.Tensor:
         """Return what to add to the logged value, so that the logs average the windows' losses.
@@ -98,25 +99,11 @@ def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
     return _EXAMPLES, tf.shape(losses)[0]
 
 
-def _report(present: MicroBatch, value: tf.Tensor, kind: Hashable, size: tf.Tensor) -> tf.Tensor:
-    """Return the loss's term in the total loss: the loss, or its value without a gradient.
-
-    The first loss sets the divisor of the total loss. Losses with another kind of divisor form a
-    `LossPart`, whose gradient the optimizer computes and accumulates separately.
-    """
-    if present.kind is None:
-        present.kind, present.size = kind, size
-    elif kind == present.kind == _EXAMPLES:
+def _report(current: MicroBatch, kind: Hashable, size: tf.Tensor) -> None:
+    if current.kind is None:
+        current.kind, current.size = kind, size
+    elif current.kind != kind:
+        raise contract.different_divisors()
+    elif kind == _EXAMPLES:
         # Check the sizes when the step runs, because they may be unknown when it is traced.
-        message = "losses of two outputs return different numbers of values; return one value per"
-        tf.debugging.assert_equal(size, present.size, f"{message} example from both")
-    if kind == present.kind:
-        return value
-    if tf.executing_eagerly():
-        raise ValueError(
-            "the outputs of this model have different masks, so their losses are accumulated"
-            " separately, which is not possible in eager mode; compile without run_eagerly"
-        )
-    part = present.parts.setdefault(kind, LossPart(size))
-    part.losses.append((value, stopped := tf.stop_gradient(value)))
-    return stopped
+        tf.debugging.assert_equal(size, current.size, contract.DIFFERENT_SIZES)

@@ -1,4 +1,4 @@
-"""Tests that the explicit interface of the accumulating optimizer equals one large batch."""
+"""Windows whose caller knows the weight of each micro-batch, as in the trainer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from bertaccum import AccumulatingOptimizer
 from bertaccum.accumulation import ClipByGlobalNorm
+from bertaccum.accumulation.window import WindowOptimizer
 
 FEATURES, EXAMPLES, UPDATES = 3, 12, 5
 
@@ -61,7 +61,7 @@ def run_large_batch(transform: object = None) -> np.ndarray:
 
 def run_accumulated(sizes: Sequence[int], transform: object = None) -> np.ndarray:
     toy = Toy()
-    optimizer = AccumulatingOptimizer(adamw(), gradient_transform=transform)
+    optimizer = WindowOptimizer(adamw(), gradient_transform=transform)
 
     @tf.function
     def micro_step(update: int, start: int, end: int) -> None:
@@ -93,7 +93,7 @@ def test_clipping_applies_to_the_mean_gradient() -> None:
 
 def test_weights_do_not_change_between_updates() -> None:
     """The original tf.estimator recipe applied an update after the first micro-batch."""
-    toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
+    toy, optimizer = Toy(), WindowOptimizer(adamw())
     before = weights(toy)
     for cut in cuts([4, 4, 4]):
         with tf.GradientTape() as tape:
@@ -107,7 +107,7 @@ def test_weights_do_not_change_between_updates() -> None:
     assert np.abs(weights(toy) - before).min() > 0
 
 
-def accumulate(optimizer: AccumulatingOptimizer, toy: Toy, scale: float) -> None:
+def accumulate(optimizer: WindowOptimizer, toy: Toy, scale: float) -> None:
     with tf.GradientTape() as tape:
         loss = optimizer.scale_loss(toy.loss(0, slice(None))) * scale
     gradients = tape.gradient(loss, toy.variables)
@@ -117,7 +117,7 @@ def accumulate(optimizer: AccumulatingOptimizer, toy: Toy, scale: float) -> None
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_nonfinite_micro_step_skips_the_whole_window(bad: float, position: int) -> None:
-    toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
+    toy, optimizer = Toy(), WindowOptimizer(adamw())
     before = weights(toy)
     for step in range(3):
         accumulate(optimizer, toy, bad if step == position else 1.0)
@@ -133,12 +133,12 @@ def test_nonfinite_micro_step_skips_the_whole_window(bad: float, position: int) 
 @pytest.mark.parametrize("scale", [False, True])
 def test_report_is_summed_and_an_objection_discards_the_window(scale: bool) -> None:
     inner = tf_keras.mixed_precision.LossScaleOptimizer(adamw()) if scale else adamw()
-    toy, optimizer = Toy(), AccumulatingOptimizer(inner)
+    toy, optimizer = Toy(), WindowOptimizer(inner)
     accumulate(optimizer, toy, 1.0)
     applied, total = optimizer.apply(report=[0.0, 2.5, 7.0])
     assert applied
     assert total.numpy().tolist() == [0.0, 2.5, 7.0]
-    before = weights(toy), [np.array(v) for v in optimizer.variables]
+    before = weights(toy), [np.array(v) for v in inner.variables]
     # An objection also discards a window that is not finite, without counting it as skipped.
     for gradient in (1.0, np.inf):
         accumulate(optimizer, toy, gradient)
@@ -146,7 +146,7 @@ def test_report_is_summed_and_an_objection_discards_the_window(scale: bool) -> N
         assert not applied
         assert total.numpy().tolist() == [1.0, 2.5, 7.0]
         np.testing.assert_array_equal(weights(toy), before[0])
-        for now, then in zip(optimizer.variables, before[1], strict=True):
+        for now, then in zip(inner.variables, before[1], strict=True):
             np.testing.assert_array_equal(now, then)
         assert not optimizer.half_updated
         assert not optimizer.pending
@@ -155,9 +155,9 @@ def test_report_is_summed_and_an_objection_discards_the_window(scale: bool) -> N
 
 
 def test_inner_loss_scale_does_not_change_the_update() -> None:
-    plain_toy, plain = Toy(), AccumulatingOptimizer(adamw())
+    plain_toy, plain = Toy(), WindowOptimizer(adamw())
     toy = Toy()
-    scaled = AccumulatingOptimizer(tf_keras.mixed_precision.LossScaleOptimizer(adamw()))
+    scaled = WindowOptimizer(tf_keras.mixed_precision.LossScaleOptimizer(adamw()))
     for _ in range(2):
         accumulate(plain, plain_toy, 1.0)
         accumulate(scaled, toy, 1.0)
@@ -202,7 +202,7 @@ def test_variables_without_gradient_in_a_window_do_not_change(traced: bool, scal
     expected, plain = setting()
     variables, inner = setting()
     scale = tf_keras.mixed_precision.LossScaleOptimizer
-    optimizer = AccumulatingOptimizer(scale(inner) if scaled else inner)
+    optimizer = WindowOptimizer(scale(inner) if scaled else inner)
     optimizer.build(variables)
 
     def micro_step(heads: str, rows: tf.Tensor) -> None:
@@ -228,7 +228,7 @@ def test_variables_without_gradient_in_a_window_do_not_change(traced: bool, scal
 
 def test_gradient_of_a_new_variable_after_tracing_apply_is_applied() -> None:
     early, late = tf.Variable(1.0), tf.Variable(1.0)
-    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0))
+    optimizer = WindowOptimizer(tf_keras.optimizers.SGD(1.0))
     optimizer.build([early, late])
     apply = tf.function(optimizer.apply)
     for variable in (early, late):
@@ -260,7 +260,7 @@ def test_half_updated_is_set_if_an_update_fails_midway(scaled: bool, when: str) 
     first, second = tf.Variable(1.0, name="first"), tf.Variable(1.0, name="second")
     inner = OutOfMemory(1.0) if when == "update" else tf_keras.optimizers.SGD(1.0)
     scale = tf_keras.mixed_precision.LossScaleOptimizer
-    optimizer = AccumulatingOptimizer(scale(inner) if scaled else inner)
+    optimizer = WindowOptimizer(scale(inner) if scaled else inner)
     optimizer.build([first, second])
 
     @tf.function
@@ -282,8 +282,8 @@ def test_half_updated_is_set_if_an_update_fails_midway(scaled: bool, when: str) 
 
 
 def test_checkpoint_of_a_partial_window_gives_identical_weights(tmp_path: object) -> None:
-    def start() -> tuple[Toy, AccumulatingOptimizer, tf.train.Checkpoint]:
-        toy, optimizer = Toy(), AccumulatingOptimizer(adamw())
+    def start() -> tuple[Toy, WindowOptimizer, tf.train.Checkpoint]:
+        toy, optimizer = Toy(), WindowOptimizer(adamw())
         accumulate(optimizer, toy, 1.0)
         return toy, optimizer, tf.train.Checkpoint(optimizer=optimizer, variables=toy.variables)
 
@@ -301,7 +301,7 @@ def test_checkpoint_of_a_partial_window_gives_identical_weights(tmp_path: object
 
 
 def test_misuse_raises_with_a_hint() -> None:
-    optimizer = AccumulatingOptimizer(adamw())
+    optimizer = WindowOptimizer(adamw())
     with pytest.raises(ValueError, match="without accumulate"):
         optimizer.apply()
     accumulate(optimizer, Toy(), 1.0)

@@ -1,4 +1,4 @@
-"""The weight of the current micro-step, which the model's losses set and the optimizer reads."""
+"""The current micro-batch, through which a model's losses pass its weight to the optimizers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ SUM = "sum"
 
 
 @dataclass
-class StepWeight:
-    """The weight of a micro-step.
+class MicroBatch:
+    """The current micro-batch and its weight.
 
     Attributes:
-      examples: Number of examples of the micro-step, a scalar.
-      value: The divisor of the loss, a scalar: the number of examples until a loss reports another
+      examples: Number of examples, a scalar.
+      size: Divisor of the total loss, a scalar: the number of examples until a loss reports another
         divisor.
-      kind: Kind of the divisor; None until the first loss has reported its kind. It is `SUM` if the
-        loss is a sum over the examples, which is not divided.
-      given: Whether the user's `loss_weight` has set the divisor.
+      kind: Kind of the divisor `size`; None until the first loss has reported its divisor. It is
+        `SUM` if the total loss is a sum over the examples, so that nothing divides it.
+      weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       first: Whether the micro-step is the first one of its window, a scalar; None if unknown.
       optimizers: The accumulating optimizers that the step has called.
     """
 
     examples: Any
-    value: Any = None
+    size: Any = None
     kind: Hashable = None
-    given: bool = False
+    weight_given: bool = False
     first: Any = None
     optimizers: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.value = self.examples
+        self.size = self.examples
 
     def shares(self, first: Any, dtype: Any) -> tuple[Any, Any]:
         """Return the factor of the micro-step's gradient, and what the window's divisor grows by.
@@ -47,7 +47,7 @@ class StepWeight:
         """
         if self.kind == SUM:
             return ops.ones((), dtype), ops.cast(first, dtype)
-        weight = at_least(self.value, dtype)
+        weight = at_least(self.size, dtype)
         return weight, weight
 
 
@@ -59,20 +59,20 @@ def at_least(weight: Any, dtype: Any) -> Any:
     return ops.maximum(ops.cast(weight, dtype), 1e-20)
 
 
-_PRESENT: ContextVar[StepWeight | None] = ContextVar("step_weight", default=None)
+_CURRENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None)
 
 
 @contextmanager
-def step_weight(examples: Any) -> Iterator[StepWeight]:
-    """Return a context of a micro-step with this number of examples."""
-    weight = StepWeight(examples)
-    token = _PRESENT.set(weight)
+def micro_batch(examples: Any) -> Iterator[MicroBatch]:
+    """Return a context in which `current` returns a new micro-batch of `examples` examples."""
+    micro = MicroBatch(examples)
+    token = _CURRENT.set(micro)
     try:
-        yield weight
+        yield micro
     finally:
-        _PRESENT.reset(token)
+        _CURRENT.reset(token)
 
 
-def current() -> StepWeight | None:
-    """Return the weight of the current micro-step; None outside of an accumulating model's step."""
-    return _PRESENT.get()
+def current() -> MicroBatch | None:
+    """Return the current micro-batch; None outside of an accumulating model's step."""
+    return _CURRENT.get()
