@@ -1,13 +1,15 @@
-"""Advice when no plan fits: option changes that would help, with their predicted peak memory."""
+"""Reasons for a plan, and option changes that would help if no plan fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.memory_cost import MemoryCost
+from bertaccum.planning.cost import MemoryCost
+from bertaccum.planning.plan import Saving
+from bertaccum.planning.plan_result import Candidate
 from bertaccum.planning.search import SearchSpace
 from bertaccum.system.sizes import format_size
 
@@ -16,6 +18,45 @@ _SHORTEST = 16
 # The parameter counts of presets exclude biases, but the model's own count includes them. A preset
 # must therefore be clearly smaller than the model to count as smaller.
 _CLEARLY_SMALLER = 0.9
+
+
+def reason_for(chosen: Candidate, candidates: Sequence[Candidate], shared: bool) -> str:
+    """Return the reason for a choice among candidates."""
+    if shared and chosen.plan.accumulation_steps == 1:
+        return "each replica's whole share of a window fits"
+    whole = [c for c in candidates if c.plan.accumulation_steps == 1 and c.fits]
+    if chosen.plan.accumulation_steps == 1:
+        others = any(c.rate for c in candidates if c.plan != chosen.plan)
+        untimed = "" if others else "; smaller micro-batches were not timed"
+        return f"the whole window fits: no accumulation is needed{untimed}"
+    speed = f"{chosen.rate:.1f} examples/s"
+    if whole and whole[0].rate and not shared:
+        better = "are faster" if chosen.rate > whole[0].rate else "need less memory"
+        return (
+            f"the whole window fits, but smaller micro-batches {better}: {speed}"
+            f" instead of {whole[0].rate:.1f}"
+        )
+    fitting = [c for c in candidates if c.fits]
+    if any(c.rate > chosen.rate for c in fitting):
+        return f"it needs the least memory of those that fit and are about as fast: {speed}"
+    return f"the fastest of the {len(fitting)} candidates that fit: {speed}"
+
+
+def reason_nothing_fits(space: SearchSpace, least: float | None) -> str:
+    """Return why no candidate fits, given the lowest predicted peak in bytes; None if unknown."""
+    size, usable, (windows, longest) = min(space.sizes), space.usable_bytes, space.largest
+    many = "one example" if size == 1 else f"a micro-batch of {size}"
+    tokens = f"{windows} windows of {longest} tokens" if windows > 1 else f"{longest} tokens"
+    if least is None:
+        takes = "exceeds the memory"
+    elif least <= usable:
+        takes = f"should take {format_size(least)}, but ran out of memory in a real update"
+    else:
+        takes = f"takes at least {format_size(least)}"
+    return (
+        f"nothing fits: {many} of {tokens} {takes};"
+        f" {format_size(usable)} is usable after the safety margin"
+    )
 
 
 @dataclass(frozen=True)
@@ -29,6 +70,12 @@ class Size:
 
     parameters: int
     activations: int
+
+
+def preset_sizes() -> dict[str, Size]:
+    """Return the sizes of the usual presets."""
+    usual = ((name, PRESET_CONFIGS[name]) for name in USUAL)
+    return {n: Size(c.parameters, c.num_hidden_layers * c.hidden_size) for n, c in usual}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from bertaccum.cli.display import comparison_tables, run_tables, sentences, tabl
 from bertaccum.cli.display.table_fitting import fitted, layout, say_written, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.inference.results import Prediction
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import make_plan
 from bertaccum.training.events import Started, Updated
 from data_prep.preparation import PrepareResult
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bertaccum.planning.advice import Situation, Size, remedies
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.memory_cost import MemoryCost
+from bertaccum.planning.cost import MemoryCost
+from bertaccum.planning.plan import Saving
 from bertaccum.planning.search import SearchSpace
 
 MIB = 2**20

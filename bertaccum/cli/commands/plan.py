@@ -38,4 +38,4 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     with view:
         found = api.plan(progress=view, **values)
     give(as_json, found.values, lambda _: planned(found, values["out"]))
-    found.taken()
+    found.require_plan()

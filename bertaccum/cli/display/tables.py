@@ -21,7 +21,7 @@ from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.system.sizes import format_size
 
 if TYPE_CHECKING:
-    from bertaccum.planning.batch_plan import PlanResult
+    from bertaccum.planning.plan_result import PlanResult
     from data_prep.preparation import PrepareResult
 
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of

@@ -1,11 +1,18 @@
-"""Peak memory as a function of micro-batch size and length, fitted to a few measurements."""
+"""Costs of an update: peak memory and prices of micro-steps, fitted to a few measurements."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from bertaccum.data.window_cuts import Prices
+from bertaccum.errors import RunError
+from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
+from bertaccum.system.machine_memory import available_bytes
+from bertaccum.system.sizes import format_size
 
 # Fit the memory of the examples only to peaks that exceed this multiple of the update's own peak.
 _CLEARLY_ABOVE = 1.03
@@ -101,3 +108,67 @@ def _line(points: list[MemoryPoint], least: float) -> tuple[float, float]:
         if static >= least:
             return float(static), float(slope)
     return least, float(np.mean((peaks - least) / sizes))
+
+
+def fit_prices(
+    step_seconds: float, passage_seconds: dict[int, float], usual: Prices
+) -> tuple[Prices, float]:
+    """Return the prices of micro-steps, and the time of a token in seconds.
+
+    A passage of n tokens takes n a + n**2 b seconds, where a is the time of a token and b that of a
+    pair of tokens.
+
+    Args:
+      step_seconds: Time of a micro-step without its tokens.
+      passage_seconds: Time of a passage, by its length in tokens. With fewer than two lengths, or
+        if the times do not fit, a pair of tokens has the usual price.
+      usual: Prices that are usual.
+    """
+    (longest, seconds), *others = sorted(passage_seconds.items(), reverse=True)
+    attention = usual.attention
+    if others:
+        length, other = others[-1]
+        per_pair = (seconds / longest - other / length) / (longest - length)
+        per_token = seconds / longest - longest * per_pair
+        # Times vary, and an error of the price moves to lengths that were not measured.
+        if per_token > 0:
+            attention = min(max(per_pair / per_token, usual.attention / 4), 4 * usual.attention)
+    token_seconds = max(seconds / (longest * (1 + longest * attention)), 1e-12)
+    step_tokens = min(max(step_seconds / token_seconds, 1.0), 1e6)
+    # With two digits, measuring again hardly changes how windows are cut.
+    prices = dataclasses.replace(
+        usual, step_tokens=float(f"{step_tokens:.2g}"), attention=float(f"{attention:.2g}")
+    )
+    return prices, token_seconds
+
+
+def state_bytes(parameters: int) -> dict[str, int]:
+    """Return the memory in bytes that the optimizer needs to train some weights."""
+    return {SLOTS: 8 * parameters, ACCUMULATORS: 4 * parameters}
+
+
+def bytes_on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
+    """Return the memory in bytes of each part of the static memory, 0 if it is offloaded."""
+    return static_bytes | dict.fromkeys(LADDER[offload].moved, 0)
+
+
+def bytes_on_host(static_bytes: dict[str, int], offload: str) -> int:
+    """Return the memory in bytes of the parts of the static memory that are offloaded."""
+    return sum(static_bytes[part] for part in LADDER[offload].moved)
+
+
+def check_host_memory(offload: str, parameters: int, folder: str | None) -> None:
+    """Raise RunError if the machine has too little memory for the offloaded tensors.
+
+    Args:
+      offload: What is offloaded, one of `OFFLOAD`.
+      parameters: Number of weights to train on all replicas of this process.
+      folder: Folder that contains the offloaded tensors, or None for memory.
+    """
+    needed, free = bytes_on_host(state_bytes(parameters), offload), available_bytes()
+    if folder is None and needed > free:
+        raise RunError(
+            f"`offload` {offload} needs {format_size(needed)} of this machine's memory, and"
+            f" {format_size(free)} is free",
+            "free memory, or set `offload_folder` to a folder on a fast disk",
+        )

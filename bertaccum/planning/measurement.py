@@ -1,4 +1,4 @@
-"""Measurements of training steps, and the process that makes them, which may crash.
+"""Requests to the planner, and the process that measures training steps, which may crash.
 
 The process runs `step_measurement`.
 """
@@ -6,6 +6,9 @@ The process runs `step_measurement`.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import importlib.metadata
 import json
 import os
 import signal
@@ -17,12 +20,128 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from bertaccum.bert.precision import candidate_precisions, resolved_precision
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.distribution import device_memory
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.fields import AUTO, field_names, size_in_bytes
+from bertaccum.system import machine_memory
+from bertaccum.system.machine_cores import usable_cores
 from bertaccum.system.progress import Progress, tell
+from bertaccum.version import __version__
 
+# Increase this number when a change of the code gives other measurements or plans for the same
+# request.
+_FORMAT = 6
+_PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 _END_SECONDS = 10
 # The number of passages of an example, and the number of tokens of the longest one.
 Shape: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A request for the fastest plan with given options, model and data.
+
+    Args:
+      config: Options of the training step.
+      inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
+      memory_bytes: Memory for tensors, in bytes, of the GPU to plan for if this machine does not
+        have it; None to plan for this machine's device.
+      devices: Number of devices of this process; the plan must fit the smallest one.
+      shared: Whether each window is one replica's share of a larger window.
+    """
+
+    config: StepConfig
+    inputs: RunInputs
+    memory_bytes: int | None = None
+    devices: int = 1
+    shared: bool = False
+
+    @functools.cached_property
+    def limit_bytes(self) -> int | None:
+        """The memory limit in bytes; None if a GPU's whole memory may be used.
+
+        By default, tensors on a CPU may use half of the machine's memory.
+
+        Raises:
+          ConfigError: The limit is too small.
+        """
+        named = size_in_bytes("memory_limit", self.config.memory_limit)
+        limit = self.memory_bytes or named
+        if limit is None and device_memory.device_name() == "CPU":
+            limit = machine_memory.machine_bytes() // 2
+        if limit is not None:
+            device_memory.check_limit(limit)
+        return limit
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions to compare, the default one first."""
+        if self.memory_bytes is not None and self.config.precision == AUTO:
+            return ["float32"]  # A simulated GPU computes on the CPU.
+        found = candidate_precisions(self.config.precision)
+        # A run measures nothing if `micro_batch` is set, so its plan must not depend on speeds.
+        return found if self.config.micro_batch == AUTO else found[:1]
+
+    @property
+    def timed_on(self) -> str:
+        """Description of the windows on which speeds are measured."""
+        tsvs = self.inputs.tsvs
+        return f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
+
+    def in_precision(self, name: str) -> PlanRequest:
+        """Return the same request with another `precision`."""
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, precision=name))
+
+    def job(self, offload: str, limit: int | None, accumulation_steps: int) -> dict[str, Any]:
+        """Return what a measurement process builds, as values of JSON.
+
+        Args:
+          offload: What is offloaded, one of `OFFLOAD`.
+          limit: Memory limit in bytes; None for all of a GPU's memory.
+          accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
+        """
+        source, options = self.inputs.source, self.config
+        config = TrainConfig(**{name: getattr(options, name) for name in field_names(StepConfig)})
+        recompute = "layer" if options.recompute == "layer" else "none"
+        config = dataclasses.replace(config, offload=offload, recompute=recompute)
+        return {
+            "config": dataclasses.asdict(config),
+            "encoder": dataclasses.asdict(source.encoder),
+            "labels": dataclasses.asdict(self.inputs.labels),
+            "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
+            "tsvs": [str(tsv) for tsv in self.inputs.tsvs],
+            "limit_bytes": limit,
+            "accumulation_steps": accumulation_steps,
+            "devices": self.devices,
+        }
+
+    def digest(self, *ignored: str) -> str:
+        """Return a digest of what decides measurements and plan, except for `ignored` options."""
+        names = field_names(StepConfig) - set(ignored)
+        # Other parts of the digest contain what these options select.
+        names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab"}
+        names -= {"memory_limit", "precision"}
+        # The folder only decides where host tensors are, and the search does not compile.
+        names -= {"offload_folder", "compile"}
+        parts = [
+            _FORMAT,
+            __version__,
+            {name: importlib.metadata.version(name) for name in _PACKAGES},
+            self.inputs.source.name,
+            dataclasses.asdict(self.inputs.source.encoder),
+            [self.inputs.labels.task, self.inputs.labels.outputs],
+            {name: getattr(self.config, name) for name in sorted(names)},
+            resolved_precision(self.config.precision),
+            self.inputs.store_digests,
+            self.limit_bytes,
+            self.memory_bytes is not None,
+            [self.devices, self.shared],
+            [device_memory.device_name(), usable_cores()],
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -85,7 +204,7 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
         """Build the model and its optimizer, and return a description; None if they do not fit.
 
         Args:
-          job: Job returned by `measurement_job`.
+          job: Job returned by `PlanRequest.job`.
 
         Raises:
           BertAccumError: The data or the model cannot be used.

@@ -1,14 +1,12 @@
-"""Batch arithmetic: how a window of `target_batch` examples is split into micro-batches."""
+"""Batch plans: how a window is split into micro-batches."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bertaccum.errors import RunError
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
 from bertaccum.system.sizes import format_shapes
 
@@ -59,10 +57,9 @@ class BatchPlan:
       accumulation_steps: Number of micro-steps that a replica needs for its share of a window if
         all examples have the maximum length; with `cut` "cost", a window may take fewer or more.
       replicas: Number of devices that share a window.
-      recompute: Recomputation of the encoder layers' activations, "none" or "layer".
+      recompute, offload: See `Saving`.
       cut: How windows are split: "count" into micro-batches of `micro_batch` examples; "cost" in
         the fastest way that does not need more memory than "count".
-      offload: What is kept in host memory, one of `OFFLOAD`.
       shapes: Rows and lengths to which micro-batches are padded, for which steps are compiled;
         None if they are not compiled.
       real_share: Share of the tokens that are not padding; None if steps are not compiled.
@@ -123,12 +120,7 @@ def make_plan(
     cut: str = "count",
     replicas: int = 1,
 ) -> BatchPlan:
-    """Return a batch plan, with `accumulation_steps` computed from the other fields.
-
-    Args:
-      target_batch, micro_batch, cut, replicas: Arguments of `BatchPlan`.
-      saving: Its recomputation and offloading.
-    """
+    """Return a batch plan whose `accumulation_steps` follow from the other fields."""
     steps = math.ceil(largest_share(target_batch, replicas) / micro_batch)
     recompute, offload = saving
     return BatchPlan(target_batch, micro_batch, steps, replicas, recompute, cut, offload)
@@ -146,50 +138,3 @@ def even_micro_batches(target_batch: int) -> list[int]:
     size needs as many micro-steps as a listed one, but more memory.
     """
     return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})
-
-
-@dataclass(frozen=True)
-class PlanResult:
-    """The planner's answer.
-
-    Args:
-      values: Content of `plan.json`.
-      cached: Whether the measurements came from the cache.
-      timed_on: Description of the windows on which the speeds were measured.
-    """
-
-    values: dict[str, Any]
-    cached: bool
-    timed_on: str
-
-    @staticmethod
-    def given(plan: BatchPlan) -> PlanResult:
-        """Return the result for a plan that the user chose, without measurements."""
-        return PlanResult(dataclasses.asdict(plan) | {"why": None}, cached=False, timed_on="")
-
-    @property
-    def plan(self) -> BatchPlan | None:
-        """The chosen plan; None if no plan fits."""
-        if self.values["micro_batch"] is None:
-            return None
-        return BatchPlan(**{f.name: self.values[f.name] for f in dataclasses.fields(BatchPlan)})
-
-    def of_whole_window(self, target_batch: int, replicas: int) -> PlanResult:
-        """Convert this result, which is for one replica's share, to one for the whole window."""
-        values = self.values | {"target_batch": target_batch, "replicas": replicas}
-        return dataclasses.replace(self, values=values)
-
-    @property
-    def why(self) -> str | None:
-        """The reason for the plan, or why no plan fits; None if the user chose the plan."""
-        return self.values["why"]
-
-    def taken(self) -> BatchPlan:
-        """Return the chosen plan.
-
-        Raises:
-          RunError: No plan fits; the hint of the error names option changes that would help.
-        """
-        if self.plan is None:
-            raise RunError(str(self.why), "; ".join(self.values["remedies"]))
-        return self.plan
