@@ -35,9 +35,9 @@ from bertaccum.data.data_folder import read_inputs
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.options.commands import PRECISIONS, TrainConfig
 from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest, PlanRequest
-from bertaccum.planning.plan import Saving, even_micro_batches
+from bertaccum.planning.plan import Saving, SearchSpace, even_micro_batches
 from bertaccum.planning.planner import find_fastest_plan
-from bertaccum.planning.search import SearchSpace, search
+from bertaccum.planning.search import search
 from bertaccum.system.progress import silent
 from bertaccum.system.sizes import format_size, parse_size
 from bertaccum.tasks.kinds import make_task

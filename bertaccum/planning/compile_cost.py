@@ -21,15 +21,9 @@ from bertaccum.errors import BertAccumError
 from bertaccum.options.fields import OFF, ON
 from bertaccum.options.offload_rungs import offloads_sums
 from bertaccum.planning.cost import fit_prices
-from bertaccum.planning.measurement import (
-    MeasurementProcess,
-    MeasurementRequest,
-    PlanRequest,
-    Shape,
-)
-from bertaccum.planning.plan import BatchPlan
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest, PlanRequest
+from bertaccum.planning.plan import BatchPlan, Shape, typical_window, verification_limit
 from bertaccum.planning.plan_result import CompileCost, PlanResult
-from bertaccum.planning.search import typical_window, verification_limit
 from bertaccum.system.cache import cache_folder, prepare_cache, read_cached, write_cached
 from bertaccum.system.progress import Progress, tell
 
@@ -58,8 +52,13 @@ def compiled_plan(
 
     Args:
       plan: Plan of the run.
-      windows, largest, prices, compile_tokens, updates, multiple: Arguments of `choose_shapes`.
-      tokens: Number of tokens in the windows without padding.
+      windows: Shapes of the examples of some windows, each [examples, 2], in ascending order.
+      tokens: Number of tokens in these windows without padding.
+      largest: Shape of the largest example of the data set.
+      prices: Prices of compiled micro-steps.
+      compile_tokens: Time to compile a shape, in the unit of `prices`.
+      updates: Number of updates of the run.
+      multiple: Number of which lengths should be multiples.
     """
     cut, size = plan.kind_of_cut, plan.micro_batch
     shapes = choose_shapes(windows, size, largest, prices, compile_tokens, updates, cut, multiple)
@@ -78,12 +77,6 @@ def should_compile(
     """Return whether a run should compile its steps, and the cost if that was measured.
 
     If `compile` is auto, steps are compiled if this was measured to save time.
-
-    Args:
-      request: Model, data and options.
-      result: The planner's answer, or a plan that the user chose.
-      epochs, max_updates: Options of the run.
-      progress: Called with the current activity.
 
     Raises:
       BertAccumError: Compiling failed, and the options demand it.
@@ -118,15 +111,8 @@ def compile_cost(
 ) -> CompileCost | None:
     """Measure what compiling costs and saves, or read it from the cache.
 
-    Args:
-      request: Model, data and options.
-      plan: The planner's plan, or one that the user chose.
-      prices: Prices of micro-steps that are not compiled.
-      epochs: Number of epochs of the run.
-      progress: Called with the current activity.
-
-    Returns:
-      The cost; None if compiled steps do not fit in memory.
+    `prices` are those of micro-steps that are not compiled. The result is None if compiled steps do
+    not fit in memory.
     """
     parts = [request.digest(), dataclasses.asdict(plan), dataclasses.asdict(prices), epochs]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -143,7 +129,7 @@ def compile_cost(
 
 
 class _OutOfMemoryError(Exception):
-    """An update of the plan does not fit in memory."""
+    pass
 
 
 class _Measurer:

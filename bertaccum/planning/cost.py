@@ -20,13 +20,7 @@ _CLEARLY_ABOVE = 1.03
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """The peak memory of a window, and the shape of its largest micro-batch.
-
-    Args:
-      micro_batch: Number of examples.
-      length: Length of each example in tokens; if examples have several passages, of each passage.
-      peak_bytes: Peak memory in bytes.
-    """
+    """The peak memory of a window whose largest micro-batch has passages of `length` tokens."""
 
     micro_batch: int
     length: int
@@ -43,8 +37,8 @@ class MemoryCost:
     activations are freed; micro-batches that are small enough stay below that peak.
 
     Args:
-      update_bytes: Peak of the optimizer step in bytes.
-      static_bytes: Memory in bytes that does not grow with the micro-batch.
+      update_bytes: Peak of the optimizer step.
+      static_bytes: Memory that does not grow with the micro-batch.
       linear, quadratic: Coefficients of `length` and `length**2` in the bytes of an example.
     """
 
@@ -54,11 +48,11 @@ class MemoryCost:
     quadratic: float
 
     def example_bytes(self, length: int) -> float:
-        """Return the memory in bytes that each example of `length` tokens takes."""
+        """Return the memory of an example of `length` tokens."""
         return self.linear * length + self.quadratic * length**2
 
     def peak_bytes(self, micro_batch: int, length: int) -> float:
-        """Return the predicted peak memory in bytes."""
+        """Return the predicted peak memory."""
         return max(self.update_bytes, self.static_bytes + self.example_bytes(length) * micro_batch)
 
 
@@ -68,8 +62,8 @@ def fit_cost(
     """Fit the memory cost to measured peaks.
 
     Args:
-      update_bytes: Peak of a window whose examples take almost no memory, in bytes.
-      resting_bytes: Memory in use between updates, in bytes: a lower bound for the static bytes.
+      update_bytes: Peak of a window whose examples take almost no memory.
+      resting_bytes: Memory in use between updates: a lower bound for the static bytes.
       points: Measurements of examples of one or two lengths. A peak close to `update_bytes` is used
         only as an upper bound for the memory of the examples.
     """
@@ -91,7 +85,7 @@ def fit_cost(
 
 
 def clear_peaks(update_bytes: float, points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the points whose peak is clearly above the update's own peak in bytes."""
+    """Return the points whose peak is clearly above the update's own peak."""
     return [p for p in points if p.peak_bytes > _CLEARLY_ABOVE * update_bytes]
 
 
@@ -122,7 +116,7 @@ def fit_prices(
       step_seconds: Time of a micro-step without its tokens.
       passage_seconds: Time of a passage, by its length in tokens. With fewer than two lengths, or
         if the times do not fit, a pair of tokens has the usual price.
-      usual: Prices that are usual.
+      usual: Prices that apply unless measurements differ.
     """
     (longest, seconds), *others = sorted(passage_seconds.items(), reverse=True)
     attention = usual.attention
@@ -143,17 +137,17 @@ def fit_prices(
 
 
 def state_bytes(parameters: int) -> dict[str, int]:
-    """Return the memory in bytes that the optimizer needs to train some weights."""
+    """Return the memory that the optimizer needs to train some weights."""
     return {SLOTS: 8 * parameters, ACCUMULATORS: 4 * parameters}
 
 
 def bytes_on_device(static_bytes: dict[str, int], offload: str) -> dict[str, int]:
-    """Return the memory in bytes of each part of the static memory, 0 if it is offloaded."""
+    """Return the static memory without the offloaded parts, which get 0."""
     return static_bytes | dict.fromkeys(LADDER[offload].moved, 0)
 
 
 def bytes_on_host(static_bytes: dict[str, int], offload: str) -> int:
-    """Return the memory in bytes of the parts of the static memory that are offloaded."""
+    """Return the size of the offloaded parts of the static memory."""
     return sum(static_bytes[part] for part in LADDER[offload].moved)
 
 
@@ -162,7 +156,7 @@ def check_host_memory(offload: str, parameters: int, folder: str | None) -> None
 
     Args:
       offload: What is offloaded, one of `OFFLOAD`.
-      parameters: Number of weights to train on all replicas of this process.
+      parameters: Number of weights to train, on all replicas of this process together.
       folder: Folder that contains the offloaded tensors, or None for memory.
     """
     needed, free = bytes_on_host(state_bytes(parameters), offload), available_bytes()

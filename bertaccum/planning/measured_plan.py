@@ -17,7 +17,7 @@ from bertaccum.distribution import device_memory
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD
 from bertaccum.planning.advice import (
-    Situation,
+    MemoryShortage,
     Size,
     preset_sizes,
     reason_for,
@@ -26,16 +26,15 @@ from bertaccum.planning.advice import (
 )
 from bertaccum.planning.cost import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.measurement import Measurement, MeasurementProcess, PlanRequest
-from bertaccum.planning.plan import Saving, even_micro_batches
-from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
-from bertaccum.planning.search import (
+from bertaccum.planning.plan import (
     MARGIN,
-    SearchResult,
+    Saving,
     SearchSpace,
-    search,
+    even_micro_batches,
     verification_limit,
-    verify_best,
 )
+from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
+from bertaccum.planning.search import SearchResult, search, verify_best
 from bertaccum.system.machine_memory import available_bytes
 from bertaccum.system.progress import Progress
 from bertaccum.system.sizes import format_size
@@ -157,7 +156,7 @@ def _verify_best(
 
 @dataclass(frozen=True)
 class _Measurements:
-    """The measurements for a request: the model that was built, and the result of the search."""
+    """What was built and found for a request, from which its answer is made."""
 
     request: PlanRequest
     built: dict[str, Any]
@@ -209,7 +208,7 @@ class _Measurements:
         """Return the result if no candidate fits, with advice."""
         usable, static = self.space.usable_bytes, self.built["static_bytes"]
         least = min((c.predicted_peak_bytes for c in self.result.candidates), default=None)
-        situation = Situation(
+        shortage = MemoryShortage(
             costs=self.result.costs,
             space=self.space,
             # Do not propose a change whose predicted peak is close to the peak that failed.
@@ -223,7 +222,7 @@ class _Measurements:
             None,
             self.costs(),
             why=reason_nothing_fits(self.space, least),
-            remedies=remedies(situation, own, preset_sizes()),
+            remedies=remedies(shortage, own, preset_sizes()),
             timed_on=self.request.timed_on,
         )
 

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from bertaccum.bert.precision import candidate_precisions, resolved_precision
 from bertaccum.data.run_inputs import RunInputs
@@ -26,6 +26,7 @@ from bertaccum.distribution import device_memory
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.commands import StepConfig, TrainConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
+from bertaccum.planning.plan import Shape
 from bertaccum.system import machine_memory
 from bertaccum.system.machine_cores import usable_cores
 from bertaccum.system.progress import Progress, tell
@@ -36,8 +37,6 @@ from bertaccum.version import __version__
 _FORMAT = 6
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 _END_SECONDS = 10
-# The number of passages of an example, and the number of tokens of the longest one.
-Shape: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class PlanRequest:
     Args:
       config: Options of the training step.
       inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
-      memory_bytes: Memory for tensors, in bytes, of the GPU to plan for if this machine does not
-        have it; None to plan for this machine's device.
+      memory_bytes: Memory for tensors of a GPU that this machine does not have; None to plan for
+        this machine's device.
       devices: Number of devices of this process; the plan must fit the smallest one.
       shared: Whether each window is one replica's share of a larger window.
     """
@@ -61,7 +60,7 @@ class PlanRequest:
 
     @functools.cached_property
     def limit_bytes(self) -> int | None:
-        """The memory limit in bytes; None if a GPU's whole memory may be used.
+        """The memory limit; None if a GPU's whole memory may be used.
 
         By default, tensors on a CPU may use half of the machine's memory.
 
@@ -100,7 +99,7 @@ class PlanRequest:
 
         Args:
           offload: What is offloaded, one of `OFFLOAD`.
-          limit: Memory limit in bytes; None for all of a GPU's memory.
+          limit: Memory limit in bytes; None for a GPU's whole memory.
           accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
         """
         source, options = self.inputs.source, self.config
@@ -184,9 +183,7 @@ class StepMeasurer(Protocol):
 class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
     """A process that runs updates and measures them; it restarts after a crash.
 
-    Args:
-      progress: Called with the activity of the process.
-      environment: Environment variables to set for the process.
+    Its `environment` consists of variables to set besides those of this process.
     """
 
     def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
@@ -201,10 +198,7 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
         self.end()
 
     def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Build the model and its optimizer, and return a description; None if they do not fit.
-
-        Args:
-          job: Job returned by `PlanRequest.job`.
+        """Build what `PlanRequest.job` says, and return a description; None if it does not fit.
 
         Raises:
           BertAccumError: The data or the model cannot be used.

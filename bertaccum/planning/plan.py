@@ -1,14 +1,27 @@
-"""Batch plans: how a window is split into micro-batches."""
+"""Batch plans: how a window is split into micro-batches, and which plans a search may choose."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
 from bertaccum.system.sizes import format_shapes
+
+# The number of passages of an example, and the number of tokens of the longest one.
+Shape: TypeAlias = tuple[int, int]
+
+_MIB = 2**20
+# Share of the memory reserved for fragmentation, evaluation and checkpoints.
+MARGIN = 0.04
+# Memory of the send and receive buffers for summing gradients over replicas, relative to the size
+# of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
+# examples.
+_ALL_REDUCE_BUFFERS = 2.5
 
 
 class Saving(NamedTuple):
@@ -138,3 +151,77 @@ def even_micro_batches(target_batch: int) -> list[int]:
     size needs as many micro-steps as a listed one, but more memory.
     """
     return sorted({math.ceil(target_batch / steps) for steps in range(1, target_batch + 1)})
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The candidates of a search, and the limits they must meet.
+
+    Args:
+      target_batch: Examples per update.
+      sizes: Allowed micro-batch sizes in ascending order.
+      savings: Allowed ways to save memory, the fastest first.
+      largest: Shape of the largest example; a micro-batch of such examples must fit.
+      windows: For each of some windows, the shapes of its examples in ascending order.
+      limit_bytes: Memory of the device.
+      accumulator_bytes: Memory of the accumulators on the device, which a window of a single
+        micro-batch does not need.
+      cut: How windows are split, "cost" or "count".
+      shared: Whether each window is one replica's share of a larger window; shares always use
+        accumulators.
+      speed_seconds: Approximate time for measuring the speeds of each way to save memory.
+    """
+
+    target_batch: int
+    sizes: list[int]
+    savings: list[Saving]
+    largest: Shape
+    windows: list[list[Shape]]
+    limit_bytes: float
+    accumulator_bytes: float
+    cut: str = "count"
+    shared: bool = False
+    speed_seconds: float = 6.0
+
+    def accumulates(self, plan: BatchPlan) -> bool:
+        """Return whether a window of this plan uses accumulators."""
+        return plan.accumulates or self.shared
+
+    def plan(self, size: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
+        return make_plan(self.target_batch, size, saving, self.cut)
+
+    @functools.cached_property
+    def typical(self) -> list[Shape]:
+        """A window that represents all windows."""
+        return typical_window(self.windows)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest passage."""
+        return self.largest[1]
+
+    def all_reduce_bytes(self, saving: Saving, resting_bytes: float) -> float:
+        """Return the estimated peak while replicas sum their gradients; 0 for one replica."""
+        if not self.shared or offloads_sums(saving.offload):
+            return 0.0  # Accumulators on the host are summed in pieces.
+        return resting_bytes + _ALL_REDUCE_BUFFERS * self.accumulator_bytes
+
+    @property
+    def usable_bytes(self) -> float:
+        """The memory limit minus the safety margin."""
+        return self.limit_bytes * (1 - MARGIN)
+
+
+def typical_window(windows: list[list[Shape]]) -> list[Shape]:
+    """Return the shapes of the examples of a window that represents all `windows`."""
+    shapes = sorted(itertools.chain.from_iterable(windows))
+    return shapes[len(windows) // 2 :: len(windows)]
+
+
+def verification_limit(limit_bytes: float) -> int:
+    """Return the memory limit for an update that verifies a plan.
+
+    It excludes half of the safety margin, so that the plan still fits if memory use varies.
+    """
+    return round(limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB

@@ -129,7 +129,7 @@ _OPTIONAL = ("prices", "learned_limits", "precisions", "compile_cost")
 
 @dataclass(frozen=True)
 class PlanResult:
-    """The planner's answer. Without `measured`, the user chose the plan.
+    """The planner's answer, or a plan that the user chose.
 
     Args:
       plan: The chosen plan; None if no plan fits.

@@ -79,10 +79,7 @@ def find_fastest_plan(request: PlanRequest, progress: Progress, fresh: bool = Fa
     With `precision` auto on a GPU that supports half precision, this is the faster one of two
     plans: in half precision and in float32.
 
-    Args:
-      request: Model, data and options.
-      progress: Called with the current activity.
-      fresh: Whether to measure again, and forget which sizes ran out of memory.
+    With `fresh`, the planner measures again, and forgets which sizes ran out of memory.
 
     Raises:
       BertAccumError: The data or the model cannot be used.
@@ -184,12 +181,7 @@ def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Savin
 
 
 def learned_limits(request: PlanRequest, progress: Progress = silent) -> dict[str, int]:
-    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory.
-
-    Args:
-      request: Request whose plans ran out of memory.
-      progress: Told if the file of limits is damaged; they are then learned again.
-    """
+    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory."""
     return read_cached(_limits_file(request), progress) or {}
 
 

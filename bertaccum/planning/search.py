@@ -6,7 +6,6 @@ A `StepMeasurer` runs the updates and measures them; the tests simulate it.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -15,15 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bertaccum.data.window_cuts import PRICES, Prices, make_cut
-from bertaccum.options.offload_rungs import OFFLOAD, offloads_sums
+from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning.cost import MemoryCost, MemoryPoint, clear_peaks, fit_cost, fit_prices
-from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape, StepMeasurer
-from bertaccum.planning.plan import BatchPlan, Saving, make_plan
+from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
+from bertaccum.planning.plan import Saving, SearchSpace, Shape
 from bertaccum.planning.plan_result import Candidate
 
-_MIB = 2**20
-# Share of the memory reserved for fragmentation, evaluation and checkpoints.
-MARGIN = 0.04
 # Timings vary, so speeds above this fraction of the highest one count as equal; of such candidates,
 # those that offload least are chosen, and of these the one that needs the least memory.
 _SAME_SPEED = 0.98
@@ -32,10 +28,6 @@ _SAME_SPEED = 0.98
 _RECOMPUTATION_COSTS = 1.1
 # The same for offloading, which costs less.
 _OFFLOADING_COSTS = 1.03
-# Memory of the send and receive buffers for summing gradients over replicas, relative to the size
-# of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
-# examples.
-_ALL_REDUCE_BUFFERS = 2.5
 # Maximum time for one memory measurement, in seconds: 32 if the fit has fewer than two peaks, 8 if
 # the measurement is needed, 2 if it only makes the fit more accurate. A single peak is accurate to
 # one or two percent.
@@ -48,96 +40,15 @@ _SHORT = 8
 _SHORT_STEPS = 8
 
 
-@dataclass(frozen=True)
-class SearchSpace:
-    """The candidates of a search, and the limits they must meet.
-
-    Args:
-      target_batch: Number of examples per update.
-      sizes: Allowed micro-batch sizes in ascending order.
-      savings: Allowed ways to save memory, the fastest first.
-      largest: Shape of the largest example; a micro-batch of such examples must fit.
-      windows: For each of some windows, the shapes of its examples in ascending order.
-      limit_bytes: Memory of the device.
-      accumulator_bytes: Memory of the accumulators on the device, which a window of a single
-        micro-batch does not need.
-      cut: How windows are split, "cost" or "count".
-      shared: Whether each window is one replica's share of a larger window; shares always use
-        accumulators.
-      prices: Usual prices of micro-steps.
-      speed_seconds: Approximate time for measuring the speeds of each way to save memory.
-    """
-
-    target_batch: int
-    sizes: list[int]
-    savings: list[Saving]
-    largest: Shape
-    windows: list[list[Shape]]
-    limit_bytes: float
-    accumulator_bytes: float
-    cut: str = "count"
-    shared: bool = False
-    prices: Prices = PRICES
-    speed_seconds: float = 6.0
-
-    def accumulates(self, plan: BatchPlan) -> bool:
-        """Return whether a window of this plan uses accumulators."""
-        return plan.accumulates or self.shared
-
-    def plan(self, size: int, saving: Saving) -> BatchPlan:
-        """Return the batch plan for a micro-batch size and a way to save memory."""
-        return make_plan(self.target_batch, size, saving, self.cut)
-
-    @functools.cached_property
-    def typical(self) -> list[Shape]:
-        """The shapes of the examples of a window that represents all windows."""
-        return typical_window(self.windows)
-
-    @property
-    def longest(self) -> int:
-        """The number of tokens of the largest example's longest passage."""
-        return self.largest[1]
-
-    def all_reduce_bytes(self, saving: Saving, resting_bytes: float) -> float:
-        """Return the estimated peak while replicas sum their gradients; 0 for one replica.
-
-        Args:
-          saving: The plan's way to save memory; accumulators on the host are summed in pieces.
-          resting_bytes: Memory in use between updates, including the accumulators.
-        """
-        if not self.shared or offloads_sums(saving.offload):
-            return 0.0
-        return resting_bytes + _ALL_REDUCE_BUFFERS * self.accumulator_bytes
-
-    @property
-    def usable_bytes(self) -> float:
-        """The memory limit minus the safety margin."""
-        return self.limit_bytes * (1 - MARGIN)
-
-
-def typical_window(windows: list[list[Shape]]) -> list[Shape]:
-    """Return the shapes of the examples of a window that represents all `windows`."""
-    shapes = sorted(itertools.chain.from_iterable(windows))
-    return shapes[len(windows) // 2 :: len(windows)]
-
-
-def verification_limit(limit_bytes: float) -> int:
-    """Return the memory limit for an update that verifies a plan.
-
-    It excludes half of the safety margin, so that the plan still fits if memory use varies.
-    """
-    return round(limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB
-
-
 @dataclass
 class SearchResult:
-    """The result of a search.
+    """All candidates, and what was measured for each way to save memory.
 
     Args:
       candidates: All candidates.
-      costs: Memory cost for each way to save memory that was measured.
-      resting_bytes: For each of them, memory in use between updates.
-      prices: For each of them, the prices of micro-steps.
+      costs: Memory costs.
+      resting_bytes: Memory in use between updates.
+      prices: Prices of micro-steps.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -193,7 +104,7 @@ class _SavingSearch:
         self.too_large = math.inf
         self.update_seconds = self.resting_bytes = self.example_seconds = 0.0
         self.passage_seconds: dict[int, float] = {}
-        self.prices = space.prices
+        self.prices = PRICES
         # Examples per second by micro-batch size, and the time spent on measuring them.
         self.rates: dict[int, float] = {}
         self.spent_seconds = 0.0
@@ -320,7 +231,7 @@ class _SavingSearch:
         measurement = self._median_run(MeasurementRequest(short, *self.saving))
         if measurement is not None:
             step = max(measurement.seconds - self.update_seconds, 0.0) / _SHORT_STEPS
-            self.prices = fit_prices(step, self.passage_seconds, self.space.prices)[0]
+            self.prices = fit_prices(step, self.passage_seconds, PRICES)[0]
 
     # --- Speed ----------------------------------------------------------------------
 
@@ -369,7 +280,7 @@ class _SavingSearch:
                 self._time(size)
 
     def _time(self, size: int) -> None:
-        """Time a representative part of a window."""
+        """Time a representative part of a window, and add the speed to `rates`."""
         shapes = self.space.typical
         # Without accumulators, the window must stay a single micro-batch.
         kind = self.space.cut if self._accumulates(size) else "count"
@@ -402,12 +313,7 @@ def verify_best(
     """Return the best candidate whose real update fits, and its measurement; None if none fits.
 
     Candidates that ran out of memory, and those predicted to need at least as much memory, are
-    marked as not fitting in `result`.
-
-    Args:
-      result: Result of `search`.
-      measurer: Runs the updates, with no more memory than the limit.
-      space: Candidates and limits of the search.
+    marked as not fitting in `result`. The measurer must have no more memory than the limit.
     """
     failed = math.inf
     for candidate in result.best_first():

@@ -10,9 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning.measurement import Measurement, MeasurementRequest, Shape
-from bertaccum.planning.plan import Saving, even_micro_batches, make_plan
-from bertaccum.planning.search import MARGIN, SearchSpace, search, verify_best
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
+from bertaccum.planning.plan import (
+    MARGIN,
+    Saving,
+    SearchSpace,
+    Shape,
+    even_micro_batches,
+    make_plan,
+)
+from bertaccum.planning.search import search, verify_best
 
 LONGEST = 128
 # Bytes that leave the device.
