@@ -34,12 +34,10 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.options.commands import PRECISIONS, TrainConfig
-from bertaccum.planning.batch_plan import Saving, even_micro_batches
-from bertaccum.planning.measured_plan import measurement_job
-from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
-from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.planner import make_report
-from bertaccum.planning.search import SearchSpace, search
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest, PlanRequest
+from bertaccum.planning.plan import Saving, SearchSpace, even_micro_batches
+from bertaccum.planning.planner import find_fastest_plan
+from bertaccum.planning.search import search
 from bertaccum.system.progress import silent
 from bertaccum.system.sizes import format_size, parse_size
 from bertaccum.tasks.kinds import make_task
@@ -121,7 +119,7 @@ def choice(shared: Path, out: Path) -> tuple[list[dict[str, Any]], str]:
         task, source = make_task(read_labels(data)), find_model(config, silent)
         inputs = read_inputs(source, task, tsvs, config)
         request = PlanRequest(config, inputs)
-        values = make_report(request, silent, fresh=True).values
+        values = find_fastest_plan(request, silent, fresh=True).values
         rates = brute_force(request, values)
         mine = rates[values["micro_batch"], values["recompute"]]
         best = max(rates, key=lambda key: rates[key])
@@ -168,7 +166,7 @@ def brute_force(request: PlanRequest, values: dict[str, Any]) -> dict[tuple[int,
     fitting.sort(key=lambda way: way[1], reverse=True)
     seconds: dict[tuple[int, str], list[float]] = {way: [] for way in fitting}
     with MeasurementProcess(silent, {}) as worker:
-        built = worker.build(measurement_job(request, request.step_config(), parse_size("9GiB"), 2))
+        built = worker.build(request.job(request.config.offload, parse_size("9GiB"), 2))
         assert built is not None
         windows = built["windows"]
         for kind in ("none", "layer"):

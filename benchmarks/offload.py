@@ -42,9 +42,9 @@ from tools import (
 
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
-from bertaccum.planning.search import SearchSpace, search
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
+from bertaccum.planning.plan import Saving, SearchSpace
+from bertaccum.planning.search import search
 from bertaccum.system.progress import silent
 from bertaccum.system.sizes import format_size, parse_size
 

@@ -22,8 +22,7 @@ from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.options.commands import TrainConfig
-from bertaccum.planning.measured_plan import measurement_job
-from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.measurement import PlanRequest
 from bertaccum.system.progress import silent
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.kinds import make_task
@@ -135,7 +134,7 @@ def preset_job(preset: str, config: TrainConfig, limit: int | None, steps: int) 
     source = ModelSource(preset, PRESET_CONFIGS[preset], None, None)
     inputs = read_inputs(source, TASK, [], config)
     request = PlanRequest(config, inputs)
-    return measurement_job(request, config, limit, steps)
+    return request.job(config.offload, limit, steps)
 
 
 def run_part(description: str, name: str, parts: dict[str, Part]) -> None:

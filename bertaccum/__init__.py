@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from bertaccum.inference.results import EvalResult as EvalResult
     from bertaccum.inference.results import ExportResult as ExportResult
     from bertaccum.inference.results import Prediction as Prediction
-    from bertaccum.planning.batch_plan import BatchPlan as BatchPlan
-    from bertaccum.planning.batch_plan import PlanResult as PlanResult
+    from bertaccum.planning.plan import BatchPlan as BatchPlan
+    from bertaccum.planning.plan_result import PlanResult as PlanResult
     from bertaccum.training.events import Evaluated as Evaluated
     from bertaccum.training.events import Finished as Finished
     from bertaccum.training.events import OutOfMemory as OutOfMemory
@@ -52,7 +52,8 @@ _HOMES = {
     ),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
     "bertaccum.inference.results": ("EvalResult", "ExportResult", "Prediction"),
-    "bertaccum.planning.batch_plan": ("BatchPlan", "PlanResult"),
+    "bertaccum.planning.plan": ("BatchPlan",),
+    "bertaccum.planning.plan_result": ("PlanResult",),
     "bertaccum.training.events": (
         *("Evaluated", "Finished", "OutOfMemory", "Started", "Stopped", "Updated"),
     ),

@@ -40,7 +40,7 @@ from bertaccum.system.stopping import Stopping
 
 if TYPE_CHECKING:
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
-    from bertaccum.planning.batch_plan import PlanResult
+    from bertaccum.planning.plan_result import PlanResult
     from bertaccum.training.events import Event
     from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
@@ -175,8 +175,8 @@ def plan(
       options: Fields of `PlanConfig`.
 
     Returns:
-      The measurements. The method `taken()` of the result returns the plan. If nothing fits, it
-      raises a `RunError` that says what would fit.
+      The plan and the measurements. The method `require_plan()` of the result returns the plan. If
+      nothing fits, it raises a `RunError` that says what would fit.
 
     Raises:
       ConfigError, InputError: A file, folder or option cannot be used.
@@ -186,7 +186,7 @@ def plan(
     from bertaccum.training.preflight import check_plan
 
     check_plan(config, progress)
-    from bertaccum.planning.plan_for_options import plan_for_options as run
+    from bertaccum.planning.planner import plan_for_options as run
 
     return run(config, progress)
 

@@ -1,14 +1,15 @@
-"""Advice when no plan fits: option changes that would help, with their predicted peak memory."""
+"""Reasons for a plan, and option changes that would help if no plan fits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.memory_cost import MemoryCost
-from bertaccum.planning.search import SearchSpace
+from bertaccum.planning.cost import MemoryCost
+from bertaccum.planning.plan import Saving, SearchSpace
+from bertaccum.planning.plan_result import Candidate
 from bertaccum.system.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
@@ -18,29 +19,67 @@ _SHORTEST = 16
 _CLEARLY_SMALLER = 0.9
 
 
+def reason_for(chosen: Candidate, candidates: Sequence[Candidate], shared: bool) -> str:
+    """Return the reason for a choice among candidates."""
+    if shared and chosen.plan.accumulation_steps == 1:
+        return "each replica's whole share of a window fits"
+    whole = [c for c in candidates if c.plan.accumulation_steps == 1 and c.fits]
+    if chosen.plan.accumulation_steps == 1:
+        others = any(c.rate for c in candidates if c.plan != chosen.plan)
+        untimed = "" if others else "; smaller micro-batches were not timed"
+        return f"the whole window fits: no accumulation is needed{untimed}"
+    speed = f"{chosen.rate:.1f} examples/s"
+    if whole and whole[0].rate and not shared:
+        better = "are faster" if chosen.rate > whole[0].rate else "need less memory"
+        return (
+            f"the whole window fits, but smaller micro-batches {better}: {speed}"
+            f" instead of {whole[0].rate:.1f}"
+        )
+    fitting = [c for c in candidates if c.fits]
+    if any(c.rate > chosen.rate for c in fitting):
+        return f"it needs the least memory of those that fit and are about as fast: {speed}"
+    return f"the fastest of the {len(fitting)} candidates that fit: {speed}"
+
+
+def reason_nothing_fits(space: SearchSpace, least: float | None) -> str:
+    """Return why no candidate fits, given the lowest predicted peak; None if unknown."""
+    size, usable, (windows, longest) = min(space.sizes), space.usable_bytes, space.largest
+    many = "one example" if size == 1 else f"a micro-batch of {size}"
+    tokens = f"{windows} windows of {longest} tokens" if windows > 1 else f"{longest} tokens"
+    if least is None:
+        takes = "exceeds the memory"
+    elif least <= usable:
+        takes = f"should take {format_size(least)}, but ran out of memory in a real update"
+    else:
+        takes = f"takes at least {format_size(least)}"
+    return (
+        f"nothing fits: {many} of {tokens} {takes};"
+        f" {format_size(usable)} is usable after the safety margin"
+    )
+
+
 @dataclass(frozen=True)
 class Size:
-    """The size of a model, for estimating its memory.
-
-    Args:
-      parameters: Number of parameters.
-      activations: Number of layers times hidden size; activation memory is proportional to it.
-    """
+    """The size of a model; activation memory is proportional to layers times hidden size."""
 
     parameters: int
     activations: int
 
 
+def preset_sizes() -> dict[str, Size]:
+    usual = ((name, PRESET_CONFIGS[name]) for name in USUAL)
+    return {n: Size(c.parameters, c.num_hidden_layers * c.hidden_size) for n, c in usual}
+
+
 @dataclass(frozen=True)
-class Situation:
+class MemoryShortage:
     """A run that does not fit in memory.
 
     Args:
       costs: Memory cost for each way to save memory that could be measured.
       space: Candidates that the options allow, and the largest example.
-      usable_bytes: Memory that a plan may use, in bytes.
-      bytes_of: Memory of the device in bytes that `parameters`, `slots` (AdamW's moments) and
-        `accumulators` take.
+      usable_bytes: Memory that a plan may use.
+      bytes_of: Memory of the `parameters`, `slots` (AdamW's moments) and `accumulators`.
       halved: Whether the accumulators have a 16-bit dtype.
     """
 
@@ -56,15 +95,15 @@ class Situation:
         return self.space.sizes[0]
 
 
-def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> list[str]:
+def remedies(shortage: MemoryShortage, own: Size, presets: Mapping[str, Size]) -> list[str]:
     """Return option changes with which the run would fit, each with its predicted peak memory.
 
     Args:
-      situation: The run that does not fit.
-      own: Size of the run's model.
-      presets: Sizes of the presets, keyed by name.
+      shortage: The run that does not fit.
+      own: Size of its model.
+      presets: Sizes of the models to propose, keyed by name.
     """
-    s = situation
+    s = shortage
     proposals: list[tuple[str, float]] = []
     for saving in s.costs.keys() - set(s.space.savings):
         peak = s.costs[saving].peak_bytes(s.micro_batch, s.space.longest)
@@ -101,7 +140,7 @@ def remedies(situation: Situation, own: Size, presets: Mapping[str, Size]) -> li
     ]
 
 
-def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
+def _length_that_fits(cost: MemoryCost, s: MemoryShortage) -> int | None:
     """Return the longest sequence length of the form 2**n or 3 * 2**n that fits, or None."""
     lengths = (n * 2**k for k in range(3, 9) for n in (2, 3))
     shorter = (n for n in lengths if _SHORTEST <= n < s.space.longest)
@@ -109,13 +148,13 @@ def _length_that_fits(cost: MemoryCost, s: Situation) -> int | None:
     return max(fitting, default=None)
 
 
-def _with_windows(cost: MemoryCost, s: Situation, windows: int) -> float:
-    """Return the predicted peak memory in bytes if texts have at most this many windows."""
+def _with_windows(cost: MemoryCost, s: MemoryShortage, windows: int) -> float:
+    """Return the predicted peak memory if texts have at most this many windows."""
     examples = s.micro_batch * cost.example_bytes(s.space.longest) * windows / s.space.largest[0]
     return max(cost.update_bytes, cost.static_bytes + examples)
 
 
-def _scaled(cost: MemoryCost, s: Situation, own: Size, other: Size) -> float:
+def _scaled(cost: MemoryCost, s: MemoryShortage, own: Size, other: Size) -> float:
     """Estimate the peak memory with a model of size `other` from that with the run's model."""
     weights = other.parameters / own.parameters
     examples = s.micro_batch * cost.example_bytes(s.space.longest)

@@ -8,24 +8,22 @@ import itertools
 import json
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from bertaccum.bert.precision import length_multiple
-from bertaccum.data.window_cuts import Prices, Shapes, fitting, make_cut
+from bertaccum.data.window_cuts import PRICES, Prices, Shapes, fitting, make_cut
 from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.distribution.device_memory import device_name
 from bertaccum.errors import BertAccumError
 from bertaccum.options.fields import OFF, ON
 from bertaccum.options.offload_rungs import offloads_sums
-from bertaccum.planning.batch_plan import BatchPlan, PlanResult
-from bertaccum.planning.measurement_job import measurement_job
-from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest, Shape
-from bertaccum.planning.plan_request import PlanRequest, request_digest
-from bertaccum.planning.search import strict_limit, typical_window
-from bertaccum.planning.step_prices import fit_prices
+from bertaccum.planning.cost import fit_prices
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest, PlanRequest
+from bertaccum.planning.plan import BatchPlan, Shape, typical_window, verification_limit
+from bertaccum.planning.plan_result import CompileCost, PlanResult
 from bertaccum.system.cache import cache_folder, prepare_cache, read_cached, write_cached
 from bertaccum.system.progress import Progress, tell
 
@@ -40,46 +38,38 @@ _SHORT, _SHORT_STEPS = (1, 8), 8
 _REPEATS, _ENOUGH_SECONDS = 5, 2.0
 
 
-@dataclass(frozen=True)
-class CompileCost:
-    """Costs and savings of compiling for a plan. All times are in seconds.
+def compiled_plan(
+    plan: BatchPlan,
+    windows: Sequence[np.ndarray],
+    tokens: int,
+    largest: tuple[int, int],
+    prices: Prices,
+    compile_tokens: float,
+    updates: int,
+    multiple: int,
+) -> BatchPlan:
+    """Return a plan with the shapes to compile, and the share of tokens that are not padding.
 
     Args:
-      updates: Number of updates in the run's epochs.
-      window_seconds: Time of a typical window whose steps are not compiled.
-      compiled_seconds: Time of this window with compiled steps.
-      shape_seconds: Time to compile the steps for one shape of a micro-batch.
-      token_seconds: Time per token of a compiled micro-step of short examples.
-      prices: Prices of compiled micro-steps, in tokens.
-      shapes: Shapes that were chosen for some windows.
-      real_share: Share of the tokens in these windows that are not padding.
-      peak_bytes: Peak memory of compiled steps, in bytes.
+      plan: Plan of the run.
+      windows: Shapes of the examples of some windows, each [examples, 2], in ascending order.
+      tokens: Number of tokens in these windows without padding.
+      largest: Shape of the largest example of the data set.
+      prices: Prices of compiled micro-steps.
+      compile_tokens: Time to compile a shape, in the unit of `prices`.
+      updates: Number of updates of the run.
+      multiple: Number of which lengths should be multiples.
     """
-
-    updates: int
-    window_seconds: float
-    compiled_seconds: float
-    shape_seconds: float
-    token_seconds: float
-    prices: Prices
-    shapes: Shapes
-    real_share: float
-    peak_bytes: float
-
-    @property
-    def compile_tokens(self) -> float:
-        """The time to compile the steps for one shape, in tokens."""
-        return max(self.shape_seconds / self.token_seconds, 1.0)
-
-    def saved_seconds(self, updates: float) -> float:
-        """Return the time that compiling saves in this many updates, in seconds."""
-        compiling = len(self.shapes) * self.shape_seconds
-        return updates * (self.window_seconds - self.compiled_seconds) - compiling
+    cut, size = plan.kind_of_cut, plan.micro_batch
+    shapes = choose_shapes(windows, size, largest, prices, compile_tokens, updates, cut, multiple)
+    own_cut = make_cut(cut, largest, prices, shapes)
+    share = real_share(windows, tokens, size, own_cut, shapes, prices)
+    return dataclasses.replace(plan, shapes=shapes, real_share=round(share, 3))
 
 
-def cost_if_it_pays(
+def should_compile(
     request: PlanRequest,
-    planned: PlanResult,
+    result: PlanResult,
     epochs: float,
     max_updates: int | None,
     progress: Progress,
@@ -88,29 +78,23 @@ def cost_if_it_pays(
 
     If `compile` is auto, steps are compiled if this was measured to save time.
 
-    Args:
-      request: Request to the planner.
-      planned: Its answer, or a plan that the user chose.
-      epochs, max_updates: Options of the run.
-      progress: Called while it is measured.
-
     Raises:
       BertAccumError: Compiling failed, and the options demand it.
     """
-    plan, on = planned.taken(), request.config.compile == ON
-    values, device = planned.values, "CPU" if device_name() == "CPU" else "GPU"
-    chosen = values.get("examples_per_second") is None  # The user chose the plan.
+    plan, on = result.require_plan(), request.config.compile == ON
+    device = "CPU" if device_name() == "CPU" else "GPU"
+    chosen = result.examples_per_second is None  # The user chose the plan.
     if request.config.compile == OFF or offloads_sums(plan.offload) or (chosen and device == "CPU"):
         return on, None
     most = math.inf if max_updates is None else max_updates
     if not on:
-        rate, examples = (values.get(key) for key in ("examples_per_second", "train_examples"))
+        examples = result.measured and result.measured.train_examples
         updates = min(epochs * (examples or math.inf) / plan.target_batch, most)
-        seconds = updates * plan.target_batch / (rate or _FAST)
+        seconds = updates * plan.target_batch / (result.examples_per_second or _FAST)
         if seconds < _WORTH_MEASURING[device]:
             return False, None
     try:
-        cost = compile_cost(request, plan, Prices(**values.get("prices", {})), epochs, progress)
+        cost = compile_cost(request, plan, result.prices or PRICES, epochs, progress)
     except BertAccumError as error:  # XLA needs files of CUDA that TensorFlow does without.
         if on:
             raise
@@ -127,33 +111,25 @@ def compile_cost(
 ) -> CompileCost | None:
     """Measure what compiling costs and saves, or read it from the cache.
 
-    Args:
-      request: Request to the planner.
-      plan: Its plan, or one that the user chose.
-      prices: Prices of micro-steps that are not compiled.
-      epochs: Number of epochs of the run.
-      progress: Called with the current activity.
-
-    Returns:
-      The cost; None if compiled steps do not fit in memory.
+    `prices` are those of micro-steps that are not compiled. The result is None if compiled steps do
+    not fit in memory.
     """
-    options = [dataclasses.asdict(plan), dataclasses.asdict(prices), epochs]
-    values = [request_digest(request), *options]
-    key = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
+    parts = [request.digest(), dataclasses.asdict(plan), dataclasses.asdict(prices), epochs]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     path = cache_folder() / "plans" / f"{key}.compiled.json"
     if (known := read_cached(path, progress)) is not None:
         shapes = tuple((rows, length) for rows, length in known["shapes"])
         return CompileCost(**known | {"prices": Prices(**known["prices"]), "shapes": shapes})
     prepare_cache(progress)
     with MeasurementProcess(progress, {}) as process:
-        found = _Measurer(process, request, plan, prices).cost(epochs)
-    if found is not None:
-        write_cached(path, dataclasses.asdict(found), progress)
-    return found
+        cost = _Measurer(process, request, plan, prices).cost(epochs)
+    if cost is not None:
+        write_cached(path, dataclasses.asdict(cost), progress)
+    return cost
 
 
 class _OutOfMemoryError(Exception):
-    """An update of the plan does not fit in memory."""
+    pass
 
 
 class _Measurer:
@@ -163,13 +139,9 @@ class _Measurer:
         self, process: MeasurementProcess, request: PlanRequest, plan: BatchPlan, prices: Prices
     ) -> None:
         self._process, self._plan, self._prices = process, plan, prices
-        # Without accumulators, the window must stay a single micro-batch.
-        self._alone = not (plan.accumulates or request.shared)
-        self._kind = "count" if self._alone else plan.cut
-        config = dataclasses.replace(request.step_config(), offload=plan.offload)
-        limit = request.limit_bytes and strict_limit(request.limit_bytes)
-        job = measurement_job(request, config, limit, 1 if self._alone else 2)
-        self._built = process.build(job)
+        limit = request.limit_bytes and verification_limit(request.limit_bytes)
+        steps = 2 if plan.accumulates else 1
+        self._built = process.build(request.job(plan.offload, limit, steps))
         self._peak = 0.0
 
     def cost(self, epochs: float) -> CompileCost | None:
@@ -184,7 +156,7 @@ class _Measurer:
         try:
             plain = self._steady(self._cut(window, largest, self._prices, ()), None)
             short = self._steady([[_SHORT]], [_SHORT])
-            many = 1 if self._alone else 1 + _SHORT_STEPS
+            many = 1 + _SHORT_STEPS if self._plan.accumulates else 1
             steps = self._steady([[_SHORT]] * many, [_SHORT] * many)
             full, of_full = [[largest] * size], [(size * largest[0], largest[1])]
             first = self._run(full, of_full)
@@ -195,30 +167,25 @@ class _Measurer:
             passages = {largest[1]: tokens_seconds / of_full[0][0]}
             prices, token_seconds = fit_prices(step_seconds, passages, self._prices)
             shape_seconds = max(first - longest, 0.0)
-            shapes = choose_shapes(
-                windows,
-                size,
-                largest,
-                prices,
-                shape_seconds / token_seconds,
-                updates,
-                self._kind,
-                length_multiple(self._built["precision"]),
-            )
+            tokens = sum(int(own.prod(axis=1).sum()) for own in windows)
+            multiple = length_multiple(self._built["precision"])
+            made_for = largest, prices, shape_seconds / token_seconds, updates, multiple
+            plan = compiled_plan(self._plan, windows, tokens, *made_for)
+            shapes = plan.shapes or ()
             cut = self._cut(window, largest, prices, shapes)
             compiled = self._steady(cut, self._padded(cut, shapes, prices))
         except _OutOfMemoryError:
             return None
-        tokens = sum(int(own.prod(axis=1).sum()) for own in windows)
-        cutting = make_cut(self._kind, largest, prices, shapes)
-        share = real_share(windows, tokens, size, cutting, shapes, prices)
         times = plain, compiled, shape_seconds, token_seconds
-        return CompileCost(updates, *times, prices, shapes, round(share, 3), self._peak)
+        share = plan.real_share or 0.0
+        return CompileCost(updates, *times, prices, shapes, share, self._peak)
 
     def _cut(
         self, window: np.ndarray, largest: Shape, prices: Prices, shapes: Shapes
     ) -> list[list[Shape]]:
-        starts = make_cut(self._kind, largest, prices, shapes)(window, self._plan.micro_batch)
+        starts = make_cut(self._plan.kind_of_cut, largest, prices, shapes)(
+            window, self._plan.micro_batch
+        )
         rows = [(int(passages), int(length)) for passages, length in window]
         return [rows[a:b] for a, b in itertools.pairwise(starts)]
 
@@ -237,7 +204,7 @@ class _Measurer:
 
     def _run(self, cut: list[list[Shape]], padded: list[Shape] | None) -> float:
         measurement = self._process.run(
-            MeasurementRequest(cut, *self._plan.saving, not self._alone, padded=padded)
+            MeasurementRequest(cut, *self._plan.saving, self._plan.accumulates, padded=padded)
         )
         if measurement is None:
             raise _OutOfMemoryError

@@ -1,4 +1,4 @@
-"""The planner: measures plans in a separate process and caches them.
+"""The planner: finds the fastest plan that fits in memory, and caches the measurements.
 
 Measurements are stored in the user's cache, keyed by a digest of everything they depend on.
 """
@@ -7,120 +7,184 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from pathlib import Path
 
-from bertaccum.options.fields import AUTO
-from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving
+from bertaccum.bert.model_finder import find_dimensions
+from bertaccum.data.run_inputs import read_inputs, tsvs_to_plan_with
+from bertaccum.distribution import device_memory
+from bertaccum.options.commands import PlanConfig, TrainConfig
+from bertaccum.options.fields import AUTO, size_in_bytes
+from bertaccum.planning.compile_cost import should_compile
 from bertaccum.planning.measured_plan import measure_plan
-from bertaccum.planning.plan_request import PlanRequest, learned_limits, limits_file, request_digest
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan import BatchPlan, Saving
+from bertaccum.planning.plan_result import PlanResult
+from bertaccum.system.atomic import write_text
 from bertaccum.system.cache import cache_folder, evict, prepare_cache, read_cached, write_cached
-from bertaccum.system.progress import Progress
+from bertaccum.system.files import json_text
+from bertaccum.system.progress import Progress, silent
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.prepared_labels import read_labels
 
 
-def make_report(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:
+def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
+    """Return the plan for the options of `bertaccum plan`, and write it to `config.out`.
+
+    If the default data folder is missing, or the vocabulary has not been downloaded yet, all
+    examples are assumed to have the maximum length.
+
+    Raises:
+      ConfigError, InputError: The data or the model cannot be used.
+    """
+    data = Path(config.data)
+    tsvs = prepared = tsvs_to_plan_with(config)
+    task = make_task(read_labels(data, config.task) if prepared else Labels.numbered(2))
+    source = find_dimensions(config, progress)
+    if not source.vocabulary:
+        tsvs = []
+    memory = size_in_bytes("device_memory", config.device_memory)
+    if memory is not None:
+        memory = device_memory.memory_for_tensors(memory)
+    request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory)
+    result = _with_compilation(
+        find_fastest_plan(request, progress, config.fresh), request, progress
+    )
+    write_text(Path(config.out).resolve(), json_text(result.values))
+    if not tsvs:
+        missing = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
+        timed_on = f"{result.timed_on}, because {missing} is missing"
+        result = dataclasses.replace(result, timed_on=timed_on)
+    return result
+
+
+def _with_compilation(result: PlanResult, request: PlanRequest, progress: Progress) -> PlanResult:
+    """Add the shapes of compiled steps, if a run of the usual length compiles its steps."""
+    known = request.inputs.tsvs and request.memory_bytes is None
+    if result.plan is None or result.measured is None or not known:
+        return result
+    request = request.in_precision(result.measured.precision)
+    compile, cost = should_compile(request, result, TrainConfig.epochs, None, progress)
+    if cost is None or not compile:
+        return result
+    plan = dataclasses.replace(result.plan, shapes=cost.shapes, real_share=cost.real_share)
+    return dataclasses.replace(
+        result, plan=plan, peak_memory_bytes=cost.peak_bytes, compile_cost=cost
+    )
+
+
+def find_fastest_plan(request: PlanRequest, progress: Progress, fresh: bool = False) -> PlanResult:
     """Return the plan for a request, from the cache if the same request was measured before.
 
     With `precision` auto on a GPU that supports half precision, this is the faster one of two
     plans: in half precision and in float32.
 
-    Args:
-      request: Request to the planner.
-      progress: Called with the current activity.
-      fresh: Whether to measure again, and forget which sizes ran out of memory.
+    With `fresh`, the planner measures again, and forgets which sizes ran out of memory.
 
     Raises:
       BertAccumError: The data or the model cannot be used.
     """
-    found: dict[str, PlanResult] = {}
+    results: dict[str, PlanResult] = {}
     for name in request.precisions:
-        fits = any(result.plan for result in found.values())
-        found[name] = _planned(request.in_precision(name), progress, fresh, keep_failure=fits)
-    speeds = {name: result.values["examples_per_second"] for name, result in found.items()}
-    best = max(found, key=lambda name: speeds[name] or 0.0)
-    values = found[best].values | {
-        "precisions": speeds,
-        "why": found[best].values["why"] + _compared(found, best),
-        "planning_seconds": sum(result.values["planning_seconds"] for result in found.values()),
-    }
-    cached = all(result.cached for result in found.values())
-    return dataclasses.replace(found[best], values=values, cached=cached)
+        fits = any(result.plan for result in results.values())
+        own = request.in_precision(name)
+        results[name] = _plan_in_precision(own, progress, fresh, keep_failure=fits)
+    speeds = {name: result.examples_per_second for name, result in results.items()}
+    best = max(results, key=lambda name: speeds[name] or 0.0)
+    return dataclasses.replace(
+        results[best],
+        precisions=speeds,
+        why=f"{results[best].why}{_comparison(results, best)}",
+        planning_seconds=sum(result.planning_seconds for result in results.values()),
+        cached=all(result.cached for result in results.values()),
+    )
 
 
-def agreed_precision(told: list[dict[str, float | None]]) -> str:
+def agreed_precision(speeds: list[dict[str, float | None]]) -> str:
     """Return the precision in which a run is fastest; the slowest worker decides its speed.
 
     Args:
-      told: For each worker, the speed in each precision that it can use, in examples/s; None if it
-        was not measured, or if no plan fits.
+      speeds: For each worker, the speed in each precision that it can use, in examples/s; None if
+        it was not measured, or if no plan fits.
     """
-    common = [name for name in told[0] if all(name in speeds for speeds in told)]
-    return max(common, key=lambda name: min(speeds[name] or 0.0 for speeds in told))
+    common = [name for name in speeds[0] if all(name in own for own in speeds)]
+    return max(common, key=lambda name: min(own[name] or 0.0 for own in speeds))
 
 
-def _compared(found: dict[str, PlanResult], best: str) -> str:
+def _comparison(results: dict[str, PlanResult], best: str) -> str:
     """Return the end of the reason for the best plan: how fast the other precision is."""
-    other = next((name for name in found if name != best), None)
-    if other is None or found[best].plan is None:
+    other = next((name for name in results if name != best), None)
+    if other is None or results[best].plan is None:
         return ""
-    if found[other].plan is None:
+    if results[other].plan is None:
         return f"; nothing fits in {other}"
-    one, two = (found[name].values["examples_per_second"] for name in (best, other))
+    one, two = (results[name].examples_per_second for name in (best, other))
     # A plan that avoids sizes that ran out of memory before may never have been timed.
     return f"; {one:.1f} examples/s in {best}, {two:.1f} in {other}" if one and two else ""
 
 
-def _planned(
+def _plan_in_precision(
     request: PlanRequest, progress: Progress, fresh: bool, keep_failure: bool
 ) -> PlanResult:
     """Return the plan for a request that names its precision.
 
-    Args:
-      request, progress, fresh: Arguments of `make_report`.
-      keep_failure: Whether another precision fits, so that it is not measured again and again that
-        nothing fits in this one.
+    If `keep_failure`, another precision fits; cache that nothing fits in this one, so that it is
+    not measured again and again. Otherwise, more memory may be free later.
     """
-    path = cache_folder() / "plans" / f"{request_digest(request)}.json"
+    path = cache_folder() / "plans" / f"{request.digest()}.json"
     values = None if fresh else read_cached(path, progress)
-    if values is not None and values["micro_batch"] is None and not keep_failure:
-        values = None
-    cached = values is not None
-    if values is None:
+    result = None if values is None else PlanResult.from_values(values, request.timed_on)
+    if result is None or (result.plan is None and not keep_failure):
         prepare_cache(progress)
-        values = measure_plan(request, progress)
+        result = measure_plan(request, progress)
         if fresh:
             evict(path)
-            evict(limits_file(request))
-        # Otherwise, do not cache that nothing fits: later, more memory may be free.
-        if values["micro_batch"] is not None or keep_failure:
-            write_cached(path, values, progress)
+            evict(_limits_file(request))
+        if result.plan is not None or keep_failure:
+            write_cached(path, result.values, progress)
     if request.config.micro_batch == AUTO:
-        values = _avoiding_learned_limits(values, learned_limits(request, progress))
-    tsvs = request.inputs.tsvs
-    timed_on = f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
-    return PlanResult(values, cached, timed_on)
+        return _avoiding_learned_limits(result, learned_limits(request, progress))
+    return result
 
 
-def _avoiding_learned_limits(values: dict[str, Any], learned: dict[str, int]) -> dict[str, Any]:
+def _avoiding_learned_limits(result: PlanResult, learned: dict[str, int]) -> PlanResult:
     """Return the plan, or the next best one if its size has run out of memory before."""
-    if not learned or values["micro_batch"] is None:
-        return values
+    plan, measured = result.plan, result.measured
+    if not learned or plan is None or measured is None:
+        return result
+    result = dataclasses.replace(result, learned_limits=learned)
 
-    def too_large(candidate: dict[str, Any]) -> bool:
-        saving = Saving(candidate["recompute"], candidate["offload"])
-        return candidate["micro_batch"] >= learned.get(str(saving), math.inf)
+    def too_large(one: BatchPlan) -> bool:
+        return one.micro_batch >= learned.get(str(one.saving), math.inf)
 
-    values = values | {"learned_limits": learned}
-    if not too_large(values):
-        return values
-    left = [c for c in values["candidates"] if c["fits"] and not too_large(c)]
-    if not left:
-        return values  # If memory runs out again, training reduces the size.
-    best = max(left, key=lambda c: (c["examples_per_second"] or 0.0, c["micro_batch"]))
-    taken = {f.name: best[f.name] for f in dataclasses.fields(BatchPlan)}
-    tried = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())
-    taken["examples_per_second"] = best["examples_per_second"]
-    taken["peak_memory_bytes"] = best["measured_peak_bytes"]
-    taken["why"] = (
-        f"micro-batches of {tried} ran out of memory before; plan with `fresh` to retry them"
+    left = [c for c in measured.candidates if c.fits and not too_large(c.plan)]
+    # If no candidate is left and memory runs out again, training reduces the size.
+    if not too_large(plan) or not left:
+        return result
+    best = max(left, key=lambda c: (c.rate, c.plan.micro_batch))
+    sizes = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())
+    return dataclasses.replace(
+        result,
+        plan=best.plan,
+        examples_per_second=best.examples_per_second,
+        peak_memory_bytes=best.measured_peak_bytes,
+        why=f"micro-batches of {sizes} ran out of memory before; plan with `fresh` to retry them",
     )
-    return values | taken
+
+
+def remember_out_of_memory(request: PlanRequest, micro_batch: int, saving: Saving) -> None:
+    """Remember that a micro-batch size ran out of memory, for all later plans."""
+    path = _limits_file(request)
+    limits = read_cached(path, silent) or {}
+    limits[str(saving)] = min(micro_batch, limits.get(str(saving), micro_batch))
+    write_cached(path, limits, silent)
+
+
+def learned_limits(request: PlanRequest, progress: Progress = silent) -> dict[str, int]:
+    """Return, for each `Saving` as a string, the smallest micro-batch that ran out of memory."""
+    return read_cached(_limits_file(request), progress) or {}
+
+
+def _limits_file(request: PlanRequest) -> Path:
+    digest = request.digest("target_batch", "micro_batch", "recompute", "offload")
+    return cache_folder() / "plans" / f"{digest}.learned.json"

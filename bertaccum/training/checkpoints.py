@@ -24,7 +24,7 @@ from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.collectives import sum_over_workers
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import InputError, RunError, reason
-from bertaccum.planning.batch_plan import BatchPlan
+from bertaccum.planning.plan import BatchPlan
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.files import finite, json_digest, json_text, read_json, refuse_special, sha256

@@ -7,9 +7,9 @@ import dataclasses
 from bertaccum.data.window_cuts import Prices
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import ON
-from bertaccum.planning.batch_plan import PlanResult
-from bertaccum.planning.compile_cost import cost_if_it_pays
-from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.compile_cost import should_compile
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan_result import PlanResult
 from bertaccum.system.progress import Progress
 from bertaccum.training.run_setup import Compilation
 
@@ -38,7 +38,7 @@ def decide(
     if workers > 1:
         return plain
     limits = config.epochs, config.max_updates
-    compile, cost = cost_if_it_pays(request, planned, *limits, progress)
+    compile, cost = should_compile(request, planned, *limits, progress)
     measured = dataclasses.asdict(cost) if cost else None
     if cost is None or not compile:
         return dataclasses.replace(plain, compile=compile, cost=measured)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.metrics import is_worse
-from bertaccum.planning.batch_plan import BatchPlan
+from bertaccum.planning.plan import BatchPlan
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import tf_keras
 
 from bertaccum.options.fields import save_interval
 from bertaccum.options.metrics import metric_of
-from bertaccum.planning.plan_request import learned_limits
+from bertaccum.planning.planner import learned_limits
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.record import read_record
 from bertaccum.system.atomic import recover_folder
@@ -227,7 +227,7 @@ class Run:
             train_examples=len(self.setup.train_store),
             dev_examples=len(self.setup.dev_store),
             plan=self.updater.batch,
-            why=self.setup.planned.why,
+            why=self.setup.plan_record["why"],
             updates=self.setup.last_update,
             done=self.position.update,
             over="" if self._updates_are_left() else self._how_to_go_on(),
@@ -290,7 +290,7 @@ class Run:
         """Write the current plan, the learned memory limits and the run's length to plan.json."""
         now = dataclasses.asdict(self.updater.batch) | {"updates": self.setup.last_update}
         learned = {"learned_limits": learned_limits(self.setup.request)}
-        values = self.setup.planned.values | now | learned
+        values = self.setup.plan_record | now | learned
         self.folder.write_json(self.folder.plan, values)
 
     def _evaluate(self) -> Evaluated:

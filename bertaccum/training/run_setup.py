@@ -14,7 +14,6 @@ from bertaccum.bert.precision import length_multiple
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import PRICES, Cut, Prices, make_cut
-from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import (
     by_length,
     scheduled_updates,
@@ -27,8 +26,9 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.offload_rungs import offloads_sums
-from bertaccum.planning.batch_plan import BatchPlan, PlanResult, Saving, make_plan
-from bertaccum.planning.plan_request import PlanRequest
+from bertaccum.planning.compile_cost import compiled_plan
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan import BatchPlan, Saving, make_plan
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.task import Task
@@ -112,7 +112,7 @@ class RunSetup:
       task: Task of the model.
       config: Fully resolved options, as saved in config.yaml.
       request: Request to the planner.
-      planned: The planner's answer.
+      plan_record: Content of plan.json, without what changes during the run.
       model: Classifier, built in the scope of the topology's strategy.
       train_store, dev_store: Token stores of train.tsv and dev.tsv.
       session: Session of this process.
@@ -123,7 +123,7 @@ class RunSetup:
     task: Task
     config: TrainConfig
     request: PlanRequest
-    planned: PlanResult
+    plan_record: dict[str, Any]
     model: tf_keras.Model
     train_store: TokenStore
     dev_store: TokenStore
@@ -148,22 +148,16 @@ class RunSetup:
         owned = [by_length(store, own)[share[share < len(own)]] for own in rows]
         windows = [store.shapes[own] for own in owned]
         compilation = self.compilation
-        shapes = choose_shapes(
+        return compiled_plan(
+            plan,
             windows,
-            micro_batch,
+            sum(int(store.lengths(own).sum()) for own in owned),
             store.largest,
             compilation.prices,
             compilation.compile_tokens,
             self.scheduled_updates,
-            plan.kind_of_cut,
             length_multiple(config.precision),
         )
-        plan = dataclasses.replace(plan, shapes=shapes)
-        tokens = sum(int(store.lengths(own).sum()) for own in owned)
-        share_of = real_share(
-            windows, tokens, micro_batch, self.cut(plan), shapes, compilation.prices
-        )
-        return dataclasses.replace(plan, real_share=round(share_of, 3))
 
     def cut(self, plan: BatchPlan) -> Cut:
         """Return the function that splits windows for a plan."""

@@ -37,7 +37,8 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import NO_SPACE, BertAccumError, RunError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.options.commands import TrainConfig
-from bertaccum.planning.measurement_process import MeasurementRequest, Shape
+from bertaccum.planning.measurement import MeasurementRequest
+from bertaccum.planning.plan import Shape
 from bertaccum.system.temporary_paths import scratch_folder
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -81,7 +82,7 @@ class MeasuredModel:
     """A model that trains on random tokens; the cost of a step does not depend on the tokens.
 
     Args:
-      job: Job returned by `measurement_job`.
+      job: Job returned by `PlanRequest.job`.
       progress: Called while the texts are tokenized.
     """
 

@@ -26,9 +26,10 @@ from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, OFF, ON, named_options, size_in_bytes, timeout_seconds
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning.batch_plan import PlanResult, Saving, largest_share, make_plan
-from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.planner import agreed_precision, make_report
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan import Saving, largest_share, make_plan
+from bertaccum.planning.plan_result import PlanResult
+from bertaccum.planning.planner import agreed_precision, find_fastest_plan
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.folder import Bystander, RunFolder
 from bertaccum.runs.paths import target_of
@@ -260,7 +261,7 @@ def _prepare(
     check_agreement(topology, config, inputs)
     watch.doing("planning")
     config, request, planned = _agreed_plan(config, inputs, topology, progress)
-    batch = planned.taken()
+    batch = planned.require_plan()
     # Workers sum accumulators on the device and on the host in different ways.
     most = max(map(OFFLOAD.index, all_gather(topology, batch.offload)))
     if compilation is None:
@@ -278,8 +279,7 @@ def _prepare(
         task=inputs.labels.task,
         best_by=config.best_by or task.metrics[0],
     )
-    values = planned.values | compilation.record() | (earlier or {})
-    planned = dataclasses.replace(planned, values=values)
+    plan_record = planned.values | compilation.record() | (earlier or {})
     if is_deterministic(config.deterministic):
         tf.config.experimental.enable_op_determinism()
     try:
@@ -289,7 +289,8 @@ def _prepare(
         raise RunError(
             "the model does not fit in memory", "raise `memory_limit` or choose a smaller `model`"
         ) from None
-    setup = RunSetup(task, config, request, planned, model, *stores, session, compilation, schedule)
+    built = model, *stores, session, compilation, schedule
+    setup = RunSetup(task, config, request, plan_record, *built)
     return Run(setup, folder)
 
 
@@ -354,7 +355,7 @@ def _plan(
         saving = Saving(*("none" if value == AUTO else value for value in given))
         size = int(config.micro_batch)
         plan = make_plan(config.target_batch, size, saving, config.cut, replicas)
-        return request, PlanResult.given(plan)
-    planned = make_report(request, progress)
-    planned.taken()
+        return request, PlanResult(plan)
+    planned = find_fastest_plan(request, progress)
+    planned.require_plan()
     return request, planned.of_whole_window(config.target_batch, replicas)

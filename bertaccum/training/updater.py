@@ -18,9 +18,9 @@ from bertaccum.data.windows import Window, by_length, empty_window, make_window,
 from bertaccum.distribution.device_memory import limits_the_host
 from bertaccum.errors import RunError
 from bertaccum.options.offload_rungs import offloads_sums
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.offloading import check_host_memory
-from bertaccum.planning.plan_request import remember_out_of_memory
+from bertaccum.planning.cost import check_host_memory
+from bertaccum.planning.plan import Saving
+from bertaccum.planning.planner import remember_out_of_memory
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products

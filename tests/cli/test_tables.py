@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +21,8 @@ from bertaccum.cli.display import comparison_tables, run_tables, sentences, tabl
 from bertaccum.cli.display.table_fitting import fitted, layout, print_paths, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.inference.results import Prediction
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import Saving, make_plan
+from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
 from bertaccum.training.events import Started, Updated
 from data_prep.preparation import PrepareResult
 
@@ -164,28 +165,35 @@ def comparison(runs: int) -> dict[str, Any]:
     }
 
 
-def planned() -> SimpleNamespace:
-    candidate = {
-        "recompute": "layer", "offload": "all", "predicted_peak_bytes": 3 * 2**30,
-        "measured_peak_bytes": 2.5 * 2**30, "examples_per_second": 123.4, "fits": True,
-    }  # fmt: skip
-    values = {
-        "model": "bert-base", "parameters": 110_000_000, "precision": "float32", "device": "CPU",
-        "memory_bytes": 4 * 2**30, "margin_bytes": 2**28, "static_bytes": {"parameters": 2**29},
-        "example_bytes": {"layer": 2**24}, "longest": 512, "largest_windows": 1,
-        "micro_batch": 64, "recompute": "layer", "offload": "all", "host_bytes": 3 * 2**30,
-        "candidates": [candidate | {"micro_batch": 2**n, "accumulation_steps": 512 // 2**n}
-                       for n in range(8)],
-        "planning_seconds": 60.0, "why": "it is the fastest that fits", "peak_memory_bytes": 2**31,
-    }  # fmt: skip
-    return SimpleNamespace(values=values, timed_on="mean length", cached=False, plan="64 x 8")
+def planned() -> PlanResult:
+    plans = [make_plan(512, 2**n, Saving("layer", "all")) for n in range(8)]
+    costs = MeasuredCosts(
+        model="bert-base",
+        parameters=110_000_000,
+        train_examples=560_000,
+        precision="float32",
+        device="CPU",
+        memory_bytes=4 * 2**30,
+        margin_bytes=2**28,
+        longest=512,
+        largest_windows=1,
+        static_bytes={"parameters": 2**29},
+        host_bytes=3 * 2**30,
+        update_bytes={},
+        example_bytes={"layer": 2**24},
+        candidates=[Candidate(plan, 3 * 2**30, 2.5 * 2**30, 123.4, True) for plan in plans],
+    )
+    why = "it is the fastest that fits"
+    known = {"peak_memory_bytes": 2**31, "planning_seconds": 60.0, "timed_on": "mean length"}
+    return PlanResult(plans[6], costs, why=why, **known)
 
 
 def test_plan_tells_how_many_windows_an_example_has() -> None:
-    values = planned().values
-    several = tables.plan_heading(values | {"largest_windows": 4})
+    costs = planned().measured
+    assert costs is not None
+    several = tables.plan_heading(dataclasses.replace(costs, largest_windows=4))
     assert any("16 MiB per example of 4 windows of 512 tokens" in line for line in several)
-    assert not any("windows" in line for line in tables.plan_heading(values))
+    assert not any("windows" in line for line in tables.plan_heading(costs))
 
 
 def details() -> dict[str, Any]:

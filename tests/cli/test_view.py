@@ -23,7 +23,7 @@ from bertaccum.cli.display.run_progress import RunStatistics
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import make_view
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import make_plan
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
 
 STARTED = Started(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertaccum.planning.advice import Situation, Size, remedies
-from bertaccum.planning.batch_plan import Saving
-from bertaccum.planning.memory_cost import MemoryCost
-from bertaccum.planning.search import SearchSpace
+from bertaccum.planning.advice import MemoryShortage, Size, remedies
+from bertaccum.planning.cost import MemoryCost
+from bertaccum.planning.plan import Saving, SearchSpace
 
 MIB = 2**20
 COSTS = {
@@ -23,13 +22,13 @@ PRESETS = {
     "bert-small": Size(27_900_000, 2048),
 }
 SPACE = SearchSpace(32, [1], [Saving("none")], (1, 128), [], 625 * MIB, 110 * MIB)
-SITUATION = Situation(
+SHORTAGE = MemoryShortage(
     costs=COSTS, space=SPACE, usable_bytes=600 * MIB, bytes_of=PARTS, halved=False
 )
 
 
 def advice(space: SearchSpace = SPACE, **changes: object) -> list[str]:
-    return remedies(dataclasses.replace(SITUATION, space=space, **changes), OWN, PRESETS)
+    return remedies(dataclasses.replace(SHORTAGE, space=space, **changes), OWN, PRESETS)
 
 
 def space(**changes: object) -> SearchSpace:

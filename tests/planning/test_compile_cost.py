@@ -18,10 +18,11 @@ from bertaccum.data.window_cuts import PRICES, Prices
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.planning import compile_cost as costs
-from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
 from bertaccum.planning.compile_cost import CompileCost, compile_cost
-from bertaccum.planning.plan_request import PlanRequest
-from bertaccum.planning.step_prices import fit_prices
+from bertaccum.planning.cost import fit_prices
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan import Saving, make_plan
+from bertaccum.planning.plan_result import MeasuredCosts, PlanResult
 from bertaccum.system.progress import silent
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import compilation
@@ -101,12 +102,9 @@ def test_compiles_if_it_pays(
     config = TrainConfig(compile=asked)
     examples = 32_000
     rate = 3 * examples / (3600 * hours)
-    values = dataclasses.asdict(PLAN) | {
-        "examples_per_second": rate,
-        "train_examples": examples,
-        "prices": dataclasses.asdict(Prices(50.0, 0.001)),
-    }
-    planned = PlanResult(values, cached=False, timed_on="")
+    planned = dataclasses.replace(
+        timed_plan(), examples_per_second=rate, prices=Prices(50.0, 0.001)
+    )
     found = compilation.decide(config, request(compile=asked), planned, silent)
     long = hours == 2.0
     assert found.compile == (asked == "on" or (asked == "auto" and long and speedup > 1))
@@ -130,7 +128,7 @@ def test_damaged_numbers_are_refused(values: dict[str, Any]) -> None:
 
 
 def test_given_size_is_measured_only_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, planned = TrainConfig(micro_batch=8), PlanResult.given(PLAN)
+    config, planned = TrainConfig(micro_batch=8), PlanResult(PLAN)
     assert not compilation.decide(config, request(), planned, silent).compile
     assert not Simulated.started
     monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
@@ -143,7 +141,7 @@ def test_run_goes_on_if_compiling_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
     monkeypatch.setattr(SimulatedXLA, "run", fail)
-    planned, told = PlanResult.given(PLAN), Notes()
+    planned, told = PlanResult(PLAN), Notes()
     assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, told).compile
     assert told.lines and "libdevice" in told.lines[0]
     with pytest.raises(RunError, match="libdevice"):
@@ -153,8 +151,7 @@ def test_run_goes_on_if_compiling_fails(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_sums_in_host_memory_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
-    plan = make_plan(32, 8, Saving("none", "all"), "cost")
-    planned = PlanResult.given(plan)
+    planned = PlanResult(make_plan(32, 8, Saving("none", "all"), "cost"))
     assert not compilation.decide(TrainConfig(micro_batch=8), request(), planned, silent).compile
 
 
@@ -183,5 +180,21 @@ def test_shapes_that_compile_at_once_have_a_price(monkeypatch: pytest.MonkeyPatc
 
 
 def timed_plan() -> PlanResult:
-    values = dataclasses.asdict(PLAN) | {"examples_per_second": 1.0, "train_examples": 32_000}
-    return PlanResult(values, cached=False, timed_on="")
+    """Return a plan with a speed, which the planner measured for 32,000 examples."""
+    costs = MeasuredCosts(
+        model="small",
+        parameters=28_000_000,
+        train_examples=32_000,
+        precision="float32",
+        device="CPU",
+        memory_bytes=2**32,
+        margin_bytes=2**27,
+        longest=128,
+        largest_windows=1,
+        static_bytes={},
+        host_bytes=0,
+        update_bytes={},
+        example_bytes={},
+        candidates=[],
+    )
+    return PlanResult(PLAN, costs, examples_per_second=1.0)

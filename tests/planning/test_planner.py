@@ -24,12 +24,11 @@ from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.commands import PlanConfig
 from bertaccum.planning import measured_plan, planner
-from bertaccum.planning import plan_for_options as plans
-from bertaccum.planning.batch_plan import PlanResult, Saving, make_plan
-from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
-from bertaccum.planning.plan_for_options import plan_for_options
-from bertaccum.planning.plan_request import learned_limits, remember_out_of_memory
-from bertaccum.planning.search import Candidate, SearchResult
+from bertaccum.planning.advice import reason_for
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
+from bertaccum.planning.plan import Saving, make_plan
+from bertaccum.planning.plan_result import Candidate, PlanResult
+from bertaccum.planning.planner import learned_limits, plan_for_options, remember_out_of_memory
 from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -133,7 +132,7 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     report, written = make(memory_limit="510MiB", recompute="none", offload="none")
     assert written["micro_batch"] is None
     with pytest.raises(RunError) as error:
-        report.taken()
+        report.require_plan()
     assert error.value.exit_code == 1
     message = str(error.value)
     assert message.startswith("nothing fits: one example of 128 tokens takes at least 500 MiB;")
@@ -183,7 +182,7 @@ def test_reason_never_calls_a_slower_candidate_the_fastest(
         Candidate(make_plan(6, size), 0.0, None, rates.get(size), fits=size in rates)
         for size in (1, 2, 3, 6)
     ]
-    assert measured_plan._why(found[1], SearchResult(found), shared=False) == reason
+    assert reason_for(found[1], found, shared=False) == reason
 
 
 def test_moments_are_offloaded_from_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
@@ -214,8 +213,10 @@ def test_size_that_ran_out_of_memory_is_not_planned_again(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    read = plans.make_report
-    monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
+    read = planner.find_fastest_plan
+    monkeypatch.setattr(
+        planner, "find_fastest_plan", lambda s, *rest: seen.append(s) or read(s, *rest)
+    )
     assert make(memory_limit="4GiB")[0].plan.micro_batch == 8
     remember_out_of_memory(seen[0], 8, Saving())
     remember_out_of_memory(seen[0], 16, Saving())
@@ -267,8 +268,10 @@ def test_changed_limits_in_the_cache_are_forgotten(
     make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    read = plans.make_report
-    monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
+    read = planner.find_fastest_plan
+    monkeypatch.setattr(
+        planner, "find_fastest_plan", lambda s, *rest: seen.append(s) or read(s, *rest)
+    )
     make(memory_limit="4GiB")
     remember_out_of_memory(seen[0], 8, Saving())
     (path,) = (tmp_path / "cache" / "plans").glob("*.learned.json")

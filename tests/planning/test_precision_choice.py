@@ -12,12 +12,10 @@ import tensorflow as tf
 from simulated import Simulated, SimulatedGPU
 
 from bertaccum.options.commands import PlanConfig
-from bertaccum.planning import measured_plan
-from bertaccum.planning import plan_for_options as plans
-from bertaccum.planning.batch_plan import PlanResult, Saving
-from bertaccum.planning.plan_for_options import plan_for_options
-from bertaccum.planning.plan_request import remember_out_of_memory
-from bertaccum.planning.planner import agreed_precision
+from bertaccum.planning import measured_plan, planner
+from bertaccum.planning.plan import Saving
+from bertaccum.planning.plan_result import PlanResult
+from bertaccum.planning.planner import agreed_precision, plan_for_options, remember_out_of_memory
 from bertaccum.system.progress import silent
 
 GTX_1050_TI, T4, A100 = (6, 1), (7, 5), (8, 0)
@@ -143,8 +141,10 @@ def test_precision_that_does_not_fit_is_not_chosen(make: Make) -> None:
 def test_learned_limits_may_change_the_choice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest micro-batches in half precision run out of memory; the others are slower."""
     seen = []
-    read = plans.make_report
-    monkeypatch.setattr(plans, "make_report", lambda s, *rest: seen.append(s) or read(s, *rest))
+    read = planner.find_fastest_plan
+    monkeypatch.setattr(
+        planner, "find_fastest_plan", lambda s, *rest: seen.append(s) or read(s, *rest)
+    )
     times: dict[str, float | None] = {BFLOAT16: 0.99, FLOAT32: 1.0}
     assert make([A100], times)[0].values["precision"] == BFLOAT16
     half = seen[0].in_precision(BFLOAT16)

@@ -10,9 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning.batch_plan import Saving, even_micro_batches, make_plan
-from bertaccum.planning.measurement_process import Measurement, MeasurementRequest, Shape
-from bertaccum.planning.search import MARGIN, SearchSpace, search, verified
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
+from bertaccum.planning.plan import (
+    MARGIN,
+    Saving,
+    SearchSpace,
+    Shape,
+    even_micro_batches,
+    make_plan,
+)
+from bertaccum.planning.search import search, verify_best
 
 LONGEST = 128
 # Bytes that leave the device.
@@ -218,7 +225,7 @@ def test_accumulators_on_the_host_are_used_for_the_whole_window_too() -> None:
     assert found.best_first()[0].plan.accumulation_steps == 1
     requests: list[MeasurementRequest] = []
     verifier = SimpleNamespace(run=lambda request: requests.append(request) or device.run(request))
-    assert verified(found, verifier, wanted) is not None
+    assert verify_best(found, verifier, wanted) is not None
     assert requests[-1].accumulate
 
 
@@ -248,8 +255,8 @@ def test_shares_have_accumulators_and_an_exchange_peak() -> None:
     assert peaks[8] == pytest.approx(device.peak(8, LONGEST, Saving(), True), rel=0.01)
     assert [c.plan.micro_batch for c in found.candidates if c.fits] == [1, 2, 3, 4, 8]
     assert not any(c.fits for c in search(device, task(660.0, **options)).candidates)
-    taken, measurement = verified(found, device, wanted)
-    assert measurement.peak_bytes == device.peak(taken.plan.micro_batch, LONGEST, Saving(), True)
+    chosen, measurement = verify_best(found, device, wanted)
+    assert measurement.peak_bytes == device.peak(chosen.plan.micro_batch, LONGEST, Saving(), True)
 
 
 def test_plan_that_fails_verification_is_replaced() -> None:
@@ -258,12 +265,12 @@ def test_plan_that_fails_verification_is_replaced() -> None:
     first = found.best_first()[0]
     # Because of fragmentation, for example, less memory is available than expected.
     verifier = Device(memory=first.predicted_peak_bytes - 1)
-    taken, measurement = verified(found, verifier, wanted)
-    assert taken.predicted_peak_bytes < first.predicted_peak_bytes
+    chosen, measurement = verify_best(found, verifier, wanted)
+    assert chosen.predicted_peak_bytes < first.predicted_peak_bytes
     assert measurement.peak_bytes <= verifier.memory
     assert len(verifier.asked) == len(set(verifier.asked))
     assert first.plan not in [c.plan for c in found.candidates if c.fits]
-    assert verified(found, Device(memory=0.0), wanted) is None
+    assert verify_best(found, Device(memory=0.0), wanted) is None
     assert not any(c.fits and c.examples_per_second for c in found.candidates)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from bertaccum.planning.measurement_process import Measurement, MeasurementRequest
+from bertaccum.planning.measurement import Measurement, MeasurementRequest
 
 MIB = 2**20
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 COMMON = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-from bertaccum.planning import device_memory
+from bertaccum.distribution import device_memory
 LIMIT = 256 * 2**20
 device_memory.limit_memory(LIMIT)
 device_memory.claim_memory()

@@ -24,7 +24,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning import offloading
+from bertaccum.planning import cost
 from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.recipe import make_optimizer, offload
@@ -191,7 +191,7 @@ def test_too_little_host_memory_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_small_task(tmp_path / "reviews", train=24, dev=8)
-    monkeypatch.setattr(offloading, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(cost, "available_bytes", lambda: 1000)
     reason = r"`offload` all needs .* of this machine's memory, and .* is free; free memory, or"
     with pytest.raises(RunError, match=reason):
         trained(tmp_path, "short", offload="all")

@@ -202,7 +202,9 @@ def test_replicas_remember_memory_limits_for_later_plans(
     config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch, micro_batch: Any
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(training, "make_report", lambda request, _: made.append(request) or Mock())
+    monkeypatch.setattr(
+        training, "find_fastest_plan", lambda request, _: made.append(request) or Mock()
+    )
     inputs: Any = None
     request, _ = training._plan(config(micro_batch, "run"), inputs, 2, 1, silent)
     assert (request.devices, request.shared, request.config.target_batch) == (2, True, 4)

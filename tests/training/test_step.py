@@ -19,7 +19,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.distribution.topology import Topology
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.options.commands import TrainConfig
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import make_plan
 from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
 from bertaccum.tasks.head import build_classifier

@@ -20,7 +20,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
 from bertaccum.errors import RunError
-from bertaccum.planning.measurement_process import MeasurementProcess, MeasurementRequest
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
 from bertaccum.system.progress import silent
 from bertaccum.training import step_measurement
 from bertaccum.training.initial_model import build_model
@@ -102,11 +102,11 @@ RESTORING = """
 import itertools, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 from pathlib import Path
-from bertaccum.planning import device_memory
+from bertaccum.distribution import device_memory
 device_memory.limit_memory(200 * 2**20)
 import tensorflow as tf, tf_keras
 from bertaccum.options.commands import TrainConfig
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import make_plan
 from bertaccum.training.checkpoints import Checkpoints, Position, state_of
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.runs.folder import RunFolder

@@ -32,7 +32,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
-from bertaccum.planning.batch_plan import make_plan
+from bertaccum.planning.plan import make_plan
 from bertaccum.system.progress import silent
 from bertaccum.tasks.forward import logits_of
 from bertaccum.tasks.head import build_classifier

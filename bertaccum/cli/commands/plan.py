@@ -38,4 +38,4 @@ def plan(view: View, as_json: bool, **values: Any) -> None:
     with view:
         result = api.plan(progress=view, **values)
     print_result(as_json, result.values, lambda _: print_plan(result, values["out"]))
-    result.taken()
+    result.require_plan()

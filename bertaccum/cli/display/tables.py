@@ -21,7 +21,7 @@ from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.system.sizes import format_size
 
 if TYPE_CHECKING:
-    from bertaccum.planning.batch_plan import PlanResult
+    from bertaccum.planning.plan_result import MeasuredCosts, PlanResult
     from data_prep.preparation import PrepareResult
 
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
@@ -85,21 +85,22 @@ def _confusion(names: list[str], counts: list[list[int]]) -> None:
 
 def print_plan(result: PlanResult, path: str) -> None:
     """Print the result of `bertaccum plan`."""
-    values = result.values
-    for line in plan_heading(values):
+    assert result.measured is not None
+    for line in plan_heading(result.measured):
         print_line(line)
     saving = "recompute", "offload"
     head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
+    values = result.values
     rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
     show(head, rows, least=("predicted", "steps", *saving, "measured"))
     print_line(f"examples/s: measured on {result.timed_on}")
-    took = f"{values['planning_seconds']:.0f} s"
+    took = f"{result.planning_seconds:.0f} s"
     print_line(f"measurements: {'from the cache' if result.cached else took}")
     if result.plan is not None:
         print_line(f"* {result.plan}")
-        print_line(f"reason: {with_flags(values['why'])}")
-        if values["peak_memory_bytes"]:
-            print_line(f"peak memory of a real update: {format_size(values['peak_memory_bytes'])}")
+        print_line(f"reason: {with_flags(str(result.why))}")
+        if result.peak_memory_bytes:
+            print_line(f"peak memory of a real update: {format_size(result.peak_memory_bytes)}")
     print_paths([path])
 
 
@@ -110,27 +111,26 @@ _STATIC = {
 }
 
 
-def plan_heading(values: dict[str, Any]) -> list[str]:
+def plan_heading(costs: MeasuredCosts) -> list[str]:
     """Return the lines above the table: model, device, static memory and memory per example."""
-    static = {name: format_size(size) for name, size in values["static_bytes"].items() if size}
+    static = {name: format_size(size) for name, size in costs.static_bytes.items() if size}
     if "embeddings" in static:
         static["parameters"] += f" (embeddings {static['embeddings']})"
     parts = ", ".join(
         f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
     )
-    host = format_size(values["host_bytes"])
-    count = values["largest_windows"]
-    windows = f"{count} windows of " if count > 1 else ""
+    on_host = f"; in host memory: {format_size(costs.host_bytes)}" if costs.host_bytes else ""
+    windows = f"{costs.largest_windows} windows of " if costs.largest_windows > 1 else ""
     examples = [
-        f"{format_size(v)} per example of {windows}{values['longest']} tokens"
+        f"{format_size(size)} per example of {windows}{costs.longest} tokens"
         + (" with recomputation" if kind == "layer" else "")
-        for kind, v in values["example_bytes"].items()
+        for kind, size in costs.example_bytes.items()
     ]
     return [
-        f"{values['model']}: {values['parameters']:,} parameters, {values['precision']}",
-        f"{values['device']}, {format_size(values['memory_bytes'])},"
-        f" of which {format_size(values['margin_bytes'])} is left free",
-        f"always in use: {parts}" + (f"; in host memory: {host}" if values["host_bytes"] else ""),
+        f"{costs.model}: {costs.parameters:,} parameters, {costs.precision}",
+        f"{costs.device}, {format_size(costs.memory_bytes)},"
+        f" of which {format_size(costs.margin_bytes)} is left free",
+        f"always in use: {parts}{on_host}",
         "micro-batches: " + ", ".join(examples),
     ]
 

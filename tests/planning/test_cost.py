@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertaccum.planning.memory_cost import MemoryCost, MemoryPoint, fit_cost
+from bertaccum.planning.cost import MemoryCost, MemoryPoint, fit_cost
 
 MIB = 2**20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.planning.batch_plan import BatchPlan, Saving, even_micro_batches, make_plan
-from bertaccum.planning.offloading import bytes_on_device, bytes_on_host
+from bertaccum.planning.cost import bytes_on_device, bytes_on_host
+from bertaccum.planning.plan import BatchPlan, Saving, even_micro_batches, make_plan
 
 
 @pytest.mark.parametrize(

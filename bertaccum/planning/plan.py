@@ -1,16 +1,27 @@
-"""Batch arithmetic: how a window of `target_batch` examples is split into micro-batches."""
+"""Batch plans: how a window is split into micro-batches, and which plans a search may choose."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from bertaccum.errors import RunError
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
 from bertaccum.system.sizes import format_shapes
+
+# The number of passages of an example, and the number of tokens of the longest one.
+Shape: TypeAlias = tuple[int, int]
+
+_MIB = 2**20
+# Share of the memory reserved for fragmentation, evaluation and checkpoints.
+MARGIN = 0.04
+# Memory of the send and receive buffers for summing gradients over replicas, relative to the size
+# of the gradients. Measured with two workers: 2.05 to 2.5, whether micro-batches had 1, 2 or 4
+# examples.
+_ALL_REDUCE_BUFFERS = 2.5
 
 
 class Saving(NamedTuple):
@@ -59,10 +70,9 @@ class BatchPlan:
       accumulation_steps: Number of micro-steps that a replica needs for its share of a window if
         all examples have the maximum length; with `cut` "cost", a window may take fewer or more.
       replicas: Number of devices that share a window.
-      recompute: Recomputation of the encoder layers' activations, "none" or "layer".
+      recompute, offload: See `Saving`.
       cut: How windows are split: "count" into micro-batches of `micro_batch` examples; "cost" in
         the fastest way that does not need more memory than "count".
-      offload: What is kept in host memory, one of `OFFLOAD`.
       shapes: Rows and lengths to which micro-batches are padded, for which steps are compiled;
         None if they are not compiled.
       real_share: Share of the tokens that are not padding; None if steps are not compiled.
@@ -123,12 +133,7 @@ def make_plan(
     cut: str = "count",
     replicas: int = 1,
 ) -> BatchPlan:
-    """Return a batch plan, with `accumulation_steps` computed from the other fields.
-
-    Args:
-      target_batch, micro_batch, cut, replicas: Arguments of `BatchPlan`.
-      saving: Its recomputation and offloading.
-    """
+    """Return a batch plan whose `accumulation_steps` follow from the other fields."""
     steps = math.ceil(largest_share(target_batch, replicas) / micro_batch)
     recompute, offload = saving
     return BatchPlan(target_batch, micro_batch, steps, replicas, recompute, cut, offload)
@@ -149,47 +154,74 @@ def even_micro_batches(target_batch: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class PlanResult:
-    """The planner's answer.
+class SearchSpace:
+    """The candidates of a search, and the limits they must meet.
 
     Args:
-      values: Content of `plan.json`.
-      cached: Whether the measurements came from the cache.
-      timed_on: Description of the windows on which the speeds were measured.
+      target_batch: Examples per update.
+      sizes: Allowed micro-batch sizes in ascending order.
+      savings: Allowed ways to save memory, the fastest first.
+      largest: Shape of the largest example; a micro-batch of such examples must fit.
+      windows: For each of some windows, the shapes of its examples in ascending order.
+      limit_bytes: Memory of the device.
+      accumulator_bytes: Memory of the accumulators on the device, which a window of a single
+        micro-batch does not need.
+      cut: How windows are split, "cost" or "count".
+      shared: Whether each window is one replica's share of a larger window; shares always use
+        accumulators.
+      speed_seconds: Approximate time for measuring the speeds of each way to save memory.
     """
 
-    values: dict[str, Any]
-    cached: bool
-    timed_on: str
+    target_batch: int
+    sizes: list[int]
+    savings: list[Saving]
+    largest: Shape
+    windows: list[list[Shape]]
+    limit_bytes: float
+    accumulator_bytes: float
+    cut: str = "count"
+    shared: bool = False
+    speed_seconds: float = 6.0
 
-    @staticmethod
-    def given(plan: BatchPlan) -> PlanResult:
-        """Return the result for a plan that the user chose, without measurements."""
-        return PlanResult(dataclasses.asdict(plan) | {"why": None}, cached=False, timed_on="")
+    def accumulates(self, plan: BatchPlan) -> bool:
+        """Return whether a window of this plan uses accumulators."""
+        return plan.accumulates or self.shared
+
+    def plan(self, size: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
+        return make_plan(self.target_batch, size, saving, self.cut)
+
+    @functools.cached_property
+    def typical(self) -> list[Shape]:
+        """A window that represents all windows."""
+        return typical_window(self.windows)
 
     @property
-    def plan(self) -> BatchPlan | None:
-        """The chosen plan; None if no plan fits."""
-        if self.values["micro_batch"] is None:
-            return None
-        return BatchPlan(**{f.name: self.values[f.name] for f in dataclasses.fields(BatchPlan)})
+    def longest(self) -> int:
+        """Tokens of the longest passage."""
+        return self.largest[1]
 
-    def of_whole_window(self, target_batch: int, replicas: int) -> PlanResult:
-        """Convert this result, which is for one replica's share, to one for the whole window."""
-        values = self.values | {"target_batch": target_batch, "replicas": replicas}
-        return dataclasses.replace(self, values=values)
+    def all_reduce_bytes(self, saving: Saving, resting_bytes: float) -> float:
+        """Return the estimated peak while replicas sum their gradients; 0 for one replica."""
+        if not self.shared or offloads_sums(saving.offload):
+            return 0.0  # Accumulators on the host are summed in pieces.
+        return resting_bytes + _ALL_REDUCE_BUFFERS * self.accumulator_bytes
 
     @property
-    def why(self) -> str | None:
-        """The reason for the plan, or why no plan fits; None if the user chose the plan."""
-        return self.values["why"]
+    def usable_bytes(self) -> float:
+        """The memory limit minus the safety margin."""
+        return self.limit_bytes * (1 - MARGIN)
 
-    def taken(self) -> BatchPlan:
-        """Return the chosen plan.
 
-        Raises:
-          RunError: No plan fits; the hint of the error names option changes that would help.
-        """
-        if self.plan is None:
-            raise RunError(str(self.why), "; ".join(self.values["remedies"]))
-        return self.plan
+def typical_window(windows: list[list[Shape]]) -> list[Shape]:
+    """Return the shapes of the examples of a window that represents all `windows`."""
+    shapes = sorted(itertools.chain.from_iterable(windows))
+    return shapes[len(windows) // 2 :: len(windows)]
+
+
+def verification_limit(limit_bytes: float) -> int:
+    """Return the memory limit for an update that verifies a plan.
+
+    It excludes half of the safety margin, so that the plan still fits if memory use varies.
+    """
+    return round(limit_bytes * (1 - MARGIN / 2)) // _MIB * _MIB

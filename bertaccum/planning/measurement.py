@@ -1,0 +1,275 @@
+"""Requests to the planner, and the process that measures training steps, which may crash.
+
+The process runs `step_measurement`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bertaccum.bert.precision import candidate_precisions, resolved_precision
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.distribution import device_memory
+from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.fields import AUTO, field_names, size_in_bytes
+from bertaccum.planning.plan import Shape
+from bertaccum.system import machine_memory
+from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system.progress import Progress, tell
+from bertaccum.version import __version__
+
+# Increase this number when a change of the code gives other measurements or plans for the same
+# request.
+_FORMAT = 6
+_PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
+_END_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A request for the fastest plan with given options, model and data.
+
+    Args:
+      config: Options of the training step.
+      inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
+      memory_bytes: Memory for tensors of a GPU that this machine does not have; None to plan for
+        this machine's device.
+      devices: Number of devices of this process; the plan must fit the smallest one.
+      shared: Whether each window is one replica's share of a larger window.
+    """
+
+    config: StepConfig
+    inputs: RunInputs
+    memory_bytes: int | None = None
+    devices: int = 1
+    shared: bool = False
+
+    @functools.cached_property
+    def limit_bytes(self) -> int | None:
+        """The memory limit; None if a GPU's whole memory may be used.
+
+        By default, tensors on a CPU may use half of the machine's memory.
+
+        Raises:
+          ConfigError: The limit is too small.
+        """
+        named = size_in_bytes("memory_limit", self.config.memory_limit)
+        limit = self.memory_bytes or named
+        if limit is None and device_memory.device_name() == "CPU":
+            limit = machine_memory.machine_bytes() // 2
+        if limit is not None:
+            device_memory.check_limit(limit)
+        return limit
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions to compare, the default one first."""
+        if self.memory_bytes is not None and self.config.precision == AUTO:
+            return ["float32"]  # A simulated GPU computes on the CPU.
+        found = candidate_precisions(self.config.precision)
+        # A run measures nothing if `micro_batch` is set, so its plan must not depend on speeds.
+        return found if self.config.micro_batch == AUTO else found[:1]
+
+    @property
+    def timed_on(self) -> str:
+        """Description of the windows on which speeds are measured."""
+        tsvs = self.inputs.tsvs
+        return f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
+
+    def in_precision(self, name: str) -> PlanRequest:
+        """Return the same request with another `precision`."""
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, precision=name))
+
+    def job(self, offload: str, limit: int | None, accumulation_steps: int) -> dict[str, Any]:
+        """Return what a measurement process builds, as values of JSON.
+
+        Args:
+          offload: What is offloaded, one of `OFFLOAD`.
+          limit: Memory limit in bytes; None for a GPU's whole memory.
+          accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
+        """
+        source, options = self.inputs.source, self.config
+        config = TrainConfig(**{name: getattr(options, name) for name in field_names(StepConfig)})
+        recompute = "layer" if options.recompute == "layer" else "none"
+        config = dataclasses.replace(config, offload=offload, recompute=recompute)
+        return {
+            "config": dataclasses.asdict(config),
+            "encoder": dataclasses.asdict(source.encoder),
+            "labels": dataclasses.asdict(self.inputs.labels),
+            "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
+            "tsvs": [str(tsv) for tsv in self.inputs.tsvs],
+            "limit_bytes": limit,
+            "accumulation_steps": accumulation_steps,
+            "devices": self.devices,
+        }
+
+    def digest(self, *ignored: str) -> str:
+        """Return a digest of what decides measurements and plan, except for `ignored` options."""
+        names = field_names(StepConfig) - set(ignored)
+        # Other parts of the digest contain what these options select.
+        names -= {"data", "task", "model", "bert_config", "init_checkpoint", "vocab"}
+        names -= {"memory_limit", "precision"}
+        # The folder only decides where host tensors are, and the search does not compile.
+        names -= {"offload_folder", "compile"}
+        parts = [
+            _FORMAT,
+            __version__,
+            {name: importlib.metadata.version(name) for name in _PACKAGES},
+            self.inputs.source.name,
+            dataclasses.asdict(self.inputs.source.encoder),
+            [self.inputs.labels.task, self.inputs.labels.outputs],
+            {name: getattr(self.config, name) for name in sorted(names)},
+            resolved_precision(self.config.precision),
+            self.inputs.store_digests,
+            self.limit_bytes,
+            self.memory_bytes is not None,
+            [self.devices, self.shared],
+            [device_memory.device_name(), usable_cores()],
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The duration of an update in seconds, and memory in bytes: its peak, and before it began."""
+
+    seconds: float
+    peak_bytes: float
+    resting_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """One update to run and measure.
+
+    Args:
+      micro_batches: For each micro-batch, the shapes of its examples.
+      recompute, offload: Fields of `Saving`. Tensors in host memory stay there.
+      accumulate: Whether to use accumulators.
+      thorough: Whether to also evaluate and save a checkpoint, as a run does between updates.
+      padded: Rows and length to which each micro-batch is padded; the step is then compiled. None
+        for a step that is not compiled.
+    """
+
+    micro_batches: Sequence[Sequence[Shape]]
+    recompute: str
+    offload: str = "none"
+    accumulate: bool = True
+    thorough: bool = False
+    padded: Sequence[Shape] | None = None
+
+
+class StepMeasurer(Protocol):
+    """An object that runs training steps and measures them."""
+
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        """Run one update and return its measurement; None if it ran out of memory."""
+
+
+class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
+    """A process that runs updates and measures them; it restarts after a crash.
+
+    Its `environment` consists of variables to set besides those of this process.
+    """
+
+    def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
+        self._progress = progress
+        self._job: dict[str, Any] = {}
+        self._environment = os.environ | environment
+        self._process: subprocess.Popen[str] | None = None
+        self._windows = 0
+        self._start()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """Build what `PlanRequest.job` says, and return a description; None if it does not fit.
+
+        Raises:
+          BertAccumError: The data or the model cannot be used.
+        """
+        self._job = job
+        answer = self._ask(job)
+        if "out_of_memory" in answer:
+            self.end()
+            return None
+        return answer
+
+    def run(self, request: MeasurementRequest) -> Measurement | None:
+        """Run one update and return its measurement; None if it ran out of memory."""
+        if self._process is None:
+            self._start()
+            if self.build(self._job) is None:
+                return None
+        self._windows += 1
+        self._progress("measurements of memory and speed", self._windows, None)
+        answer = self._ask(dataclasses.asdict(request))
+        return None if "out_of_memory" in answer else Measurement(**answer)
+
+    def end(self) -> None:
+        """Kill the process, even if it is working."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate(timeout=_END_SECONDS)  # Closes its streams as well.
+            self._process = None
+            self._errors.close()
+
+    def _start(self) -> None:
+        # The file must stay open until the process ends.
+        self._errors = tempfile.TemporaryFile(  # noqa: SIM115
+            "w+", encoding="utf-8", errors="replace"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bertaccum.training.step_measurement"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=self._environment,
+        )
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the answer: `out_of_memory` if the process was killed."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                answer: dict[str, Any] = json.loads(line)
+                if "error" in answer:
+                    error = BertAccumError(answer["error"])
+                    error.exit_code = answer["exit_code"]
+                    raise error
+                if "note" in answer:
+                    tell(self._progress, answer["note"])
+                elif "progress" in answer:
+                    self._progress(*answer["progress"])
+                else:
+                    return answer
+        except BrokenPipeError:
+            pass
+        code = process.wait()
+        self._errors.seek(0)
+        written = self._errors.read()
+        self.end()
+        if code == -signal.SIGKILL:  # The system kills a process when memory runs out.
+            return {"out_of_memory": True}
+        sys.stderr.write(written)
+        reason = (written.strip() or f"exit code {code}").splitlines()[-1]
+        raise RunError(f"the measurement process failed ({reason})")
