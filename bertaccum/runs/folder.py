@@ -21,7 +21,7 @@ import yaml
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
-from bertaccum.runs.record import whole_lines
+from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
 from bertaccum.system.files import json_text, read_mapping, refuse_special
 from bertaccum.system.temporary_paths import beside, remove, remove_abandoned
@@ -178,8 +178,8 @@ class RunFolder(RunPaths):
         for path, last in ((self.metrics, update), (self.eval, evaluated)):
             if path.exists():
                 lines = whole_lines(path)
-                events = [line for line in lines if "loss" not in line][:shrinkings]
-                kept = [line for line in lines if line["update"] <= last or line in events]
+                failed = [line for line in lines if line["kind"] == OUT_OF_MEMORY][:shrinkings]
+                kept = [line for line in lines if line["update"] <= last or line in failed]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
         for folder in (self.path, self.checkpoints):
             remove_abandoned(folder)

@@ -21,7 +21,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
-from bertaccum.runs.record import read_run_config, undamaged, whole_lines
+from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
 from bertaccum.system.atomic import standing
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
 from bertaccum.training.run_setup import Compilation
@@ -249,7 +249,7 @@ def check_logs(run: RunPaths, update: int, evaluated: int, interval: int) -> Non
     """
     for path, last, step in ((run.metrics, update, 1), (run.eval, evaluated, interval)):
         expected = range(step, last + 1, step)
-        logged = [line["update"] for line in whole_lines(path) if "loss" in line]
+        logged = [line["update"] for line in whole_lines(path) if line["kind"] != OUT_OF_MEMORY]
         for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
             if found != number:
                 raise InputError(

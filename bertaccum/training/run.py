@@ -281,7 +281,8 @@ class Run:
         position.nonfinite_in_a_row = position.nonfinite_in_a_row + 1 if updated.skipped else 0
 
     def _log(self, path: Path, event: Updated | Evaluated | OutOfMemory) -> None:
-        line = event.record() if isinstance(event, Evaluated) else dataclasses.asdict(event)
+        values = event.record() if isinstance(event, Evaluated) else dataclasses.asdict(event)
+        line = {"kind": event.kind} | values
         self.folder.append(path, line)
         if self.tensorboard is not None:
             self.tensorboard.add(line)

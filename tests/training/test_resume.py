@@ -260,7 +260,7 @@ def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
     folder = RunFolder(tmp_path / "run")
     folder.create(config("run"), {})
     folder.best.mkdir()
-    folder.append(folder.metrics, {"update": 1, "loss": 0.5})
+    folder.append(folder.metrics, {"kind": "updated", "update": 1})
     check_start(folder)
     folder.rewind(0, 0)
     assert folder.best.is_dir() and folder.metrics.read_text() == ""
@@ -384,10 +384,10 @@ def test_rewinding_keeps_the_line_if_memory_ran_out_after_the_checkpoint(
     folder = RunFolder(tmp_path / "run")
     folder.create(config("run"), {})
     lines: list[dict[str, Any]] = [
-        {"update": 1, "loss": 0.5},
-        {"update": 2, "out_of_memory": 8},
-        {"update": 2, "out_of_memory": 4},
-        {"update": 2, "loss": 0.4},
+        {"kind": "updated", "update": 1},
+        {"kind": "out_of_memory", "update": 2, "micro_batch": 4},
+        {"kind": "out_of_memory", "update": 2, "micro_batch": 2},
+        {"kind": "updated", "update": 2},
     ]
     for line in lines:
         folder.append(folder.metrics, line)
