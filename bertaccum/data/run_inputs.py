@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum.bert.model_source import KeptHead, ModelSource
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.tasks.labels import Labels
 
 
@@ -28,3 +29,9 @@ class RunInputs:
     tsv_digests: list[str]
     store_digests: list[str]
     head: KeptHead | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of a run; only plans may lack one."""
+        assert self.source.vocabulary is not None
+        return self.source.vocabulary

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import itertools
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,11 +35,6 @@ class RunFolder(RunPaths):
     Args:
       path: Path of the folder.
     """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        # The mark distinguishes this run's checkpoints from those of other runs.
-        self.mark = secrets.token_hex(8)
 
     @staticmethod
     def new_path(out: str | None) -> Path:
@@ -208,31 +202,6 @@ class RunFolder(RunPaths):
                 file.write(json_text(record, indent=None))
         except OSError as error:
             raise _unwritable(path, error) from None
-
-
-class Bystander(RunFolder):
-    """The run folder in a worker that is not the chief.
-
-    The methods that all workers call access no files here; only the chief calls the others.
-    """
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock nothing."""
-        yield
-
-    def point_latest(self) -> None:
-        """Do nothing."""
-
-    def write_json(self, path: Path, values: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def read_plan(self) -> dict[str, Any]:
-        """Return an empty plan."""
-        return {}
-
-    def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Do nothing."""
 
 
 def _opened(path: Path, mode: str) -> IO[str]:

@@ -149,6 +149,8 @@ class Checkpoints:
 
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
+        if topology.workers == 1:
+            return
         for kept in _state(self._model, self._optimizer).values():
             for part in _parts(kept):
                 value = part.numpy()

@@ -79,15 +79,15 @@ class NoiseMeter:
     Args:
       examples: Number of examples in an epoch.
       target_batch: Number of examples in a window.
+      names: Names of the groups of weights that `gradient_products` returned.
 
     Attributes:
-      names: Names of the groups of weights that `gradient_products` returned.
       sums: Exponentially weighted sums of noise and signal, keyed by group; a checkpoint contains
         them.
     """
 
-    def __init__(self, examples: int, target_batch: int) -> None:
-        self.names: Sequence[str] = ()
+    def __init__(self, examples: int, target_batch: int, names: Sequence[str] = ()) -> None:
+        self.names = names
         self._examples = examples
         self._windows = updates_per_epoch(examples, target_batch)
         self.sums: dict[str, list[float]] = {}

@@ -24,7 +24,7 @@ from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
 from bertaccum.system.atomic import standing
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
-from bertaccum.training.run_setup import Compilation
+from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
 
@@ -157,14 +157,12 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
 
     Files are represented by their digests.
     """
-    vocabulary = inputs.source.vocabulary
-    assert vocabulary is not None
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
         "class names": inputs.labels.names,
         "files in manifest.json": [tsv.name for tsv in inputs.tsvs if is_prepared(tsv)],
-        "vocabulary": hashlib.sha256(vocabulary.identity().encode()).hexdigest(),
+        "vocabulary": hashlib.sha256(inputs.vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
         "pretrained weights": _weights_digest(inputs.source),
     }

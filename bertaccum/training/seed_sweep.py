@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.resume import resumed_config
+from bertaccum.training.train import resume, train
 
 # Raising these options makes a finished run continue.
 _LONGER = ("max_updates", "patience")
@@ -38,8 +41,8 @@ def train_seeds(
     config: TrainConfig,
     seeds: int,
     named: dict[str, Any],
-    start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
-    resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
+    progress: Progress,
+    stopping: Stopping | None = None,
 ) -> Generator[Event, None, None]:
     """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
@@ -50,8 +53,8 @@ def train_seeds(
       config: Options of the runs; `out` is the folder that contains their run folders.
       seeds: Number of runs.
       named: Options that the user set.
-      start: Starts a new run, given its configuration and the options that the user set.
-      resume: Resumes a run, given its folder and the options to change.
+      progress: Reports preparations and evaluations.
+      stopping: Records requests to stop, and passes them on to the runs.
 
     Yields:
       The events of each run, ending with `Finished`. For a run that had already finished, this is
@@ -74,10 +77,10 @@ def train_seeds(
             yield Finished(summary)
             continue
         if path.config.exists():
-            run = resume(path.path, asked)
+            run = resume(path.path, asked, progress, stopping)
         else:
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
-            run = start(own, asked | {"seed": seed})
+            run = train(own, progress, stopping, asked | {"seed": seed})
         for event in run:
             yield event
             if isinstance(event, Stopped):

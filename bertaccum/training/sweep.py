@@ -25,6 +25,8 @@ from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.sweep_figure import write_heat_map
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.seed_sweep import train_seeds
 from data_prep.tables.tsv import read_tsv
@@ -40,8 +42,6 @@ _ROUNDS = (1 / 9, 1 / 3, 1.0)
 _KEPT = 1 / 3
 RECORD = "sweep.json"
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
-Start: TypeAlias = Callable[[TrainConfig, dict[str, Any]], Iterator[Event]]
-Resume: TypeAlias = Callable[[Path, dict[str, Any]], Iterator[Event]]
 
 
 @dataclass
@@ -178,23 +178,23 @@ class Sweep:
                 cell.rounds, cell.diverged = one["rounds"], one["diverged"]
                 cell.failed = one["failed"] if cell.diverged else None
 
-    def events(self, start: Start, resume: Resume) -> Generator[Event, None, None]:
-        """Train, and yield the events of all runs.
-
-        Args:
-          start, resume: Arguments of `train_seeds`.
-        """
+    def events(
+        self, progress: Progress, stopping: Stopping | None = None
+    ) -> Generator[Event, None, None]:
+        """Train, and yield the events of all runs."""
         left = self.cells
         for fraction in self._rounds:
             for cell in left:
                 if cell.failed is None and _key(fraction) not in cell.rounds:
-                    for event in self._train(cell, fraction, start, resume):
+                    for event in self._train(cell, fraction, progress, stopping):
                         yield event
                         if isinstance(event, Stopped):
                             return
             left = self._kept(left, fraction)
 
-    def _train(self, cell: Cell, fraction: float, start: Start, resume: Resume) -> Iterator[Event]:
+    def _train(
+        self, cell: Cell, fraction: float, progress: Progress, stopping: Stopping | None
+    ) -> Iterator[Event]:
         halving = len(self._rounds) > 1
         most = self._updates(cell, fraction) if halving else self._config.max_updates
         options = cell.options | ({} if most is None else {"max_updates": most})
@@ -202,7 +202,8 @@ class Sweep:
         own = dataclasses.replace(self._config, out=out, **options)
         runs: list[dict[str, Any]] = []
         try:
-            for event in train_seeds(own, self._seeds, self._named | options, start, resume):
+            named = self._named | options
+            for event in train_seeds(own, self._seeds, named, progress, stopping):
                 yield event
                 if isinstance(event, Stopped):
                     return
@@ -269,15 +270,20 @@ def search(
     seeds: int,
     halving: bool,
     named: dict[str, Any],
-    start: Start,
-    resume: Resume,
+    progress: Progress,
+    stopping: Stopping | None,
     callback: Callable[[Event], None] | None,
 ) -> dict[str, Any]:
     """Run a sweep, and draw its heat map.
 
     Args:
-      config, grid, seeds, halving, named: Arguments of `Sweep`; without a grid, `PAPER`.
-      start, resume: Arguments of `train_seeds`.
+      config: Options of all runs.
+      grid: Values of the options to combine; None for those of the BERT paper.
+      seeds: Number of runs for each cell.
+      halving: Whether to train all cells a little, and only the best ones to the end.
+      named: Options that the user set.
+      progress: Reports preparations and evaluations.
+      stopping: Records requests to stop, and passes them on to the runs.
       callback: Called with each event.
 
     Returns:
@@ -289,7 +295,7 @@ def search(
     chosen: Grid = PAPER if grid is None else grid
     tsv, _ = tsvs_to_train_on(Path(config.data))
     sweep = Sweep(config, chosen, seeds, halving, len(read_tsv(tsv)), named)
-    with contextlib.closing(sweep.events(start, resume)) as events:
+    with contextlib.closing(sweep.events(progress, stopping)) as events:
         for event in events:
             if callback is not None:
                 callback(event)

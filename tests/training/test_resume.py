@@ -38,8 +38,7 @@ from bertaccum.system import atomic
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.model_files import EVALUATION
-from bertaccum.training import checkpoints
-from bertaccum.training import run as running
+from bertaccum.training import checkpoints, loop
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
@@ -751,7 +750,7 @@ def test_time_between_checkpoints_is_that_of_a_monotonic_clock(
     clocks = SimpleNamespace(
         monotonic=lambda: next(later), time=lambda: next(earlier), perf_counter=time.perf_counter
     )
-    monkeypatch.setattr(running, "time", clocks)
+    monkeypatch.setattr(loop, "time", clocks)
     run_config = config("run", save_every="10m", keep=UPDATES)
     list(train(run_config, silent))
     assert len(saved_states(RunFolder(Path(str(run_config.out))).checkpoints)) == UPDATES
