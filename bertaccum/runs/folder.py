@@ -30,18 +30,11 @@ _LOOKS, _LOOK_SECONDS = 3, 0.1
 
 
 class RunFolder(RunPaths):
-    """The folder of a run, for writing.
-
-    Args:
-      path: Path of the folder.
-    """
+    """The folder of a run, for writing."""
 
     @staticmethod
     def new_path(out: str | None) -> Path:
-        """Return the path of a new run folder.
-
-        Args:
-          out: The `out` option; None for a folder in `runs/` named after the current time.
+        """Return the path of a new run folder, by default `runs/` and the current time.
 
         Raises:
           ConfigError: The path exists, is not valid, or cannot be created.
@@ -63,10 +56,6 @@ class RunFolder(RunPaths):
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
         """Create the folder with its configuration and inputs.
-
-        Args:
-          config: Fully resolved configuration.
-          inputs: Digests of the data and other facts that identify the run.
 
         Raises:
           RunError: The folder cannot be written.
@@ -93,14 +82,10 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for training in this context.
-
-        No other process can train in the folder then. The operating system releases the lock when
-        this process ends.
+        """Lock the folder, so that no other process trains in it; the lock ends with this process.
 
         Raises:
-          InputError: Another process is training in the folder, or a part of it is a link or a
-            pipe.
+          InputError: Another process is training in the folder, or a part is a link or a pipe.
           RunError: The lock file cannot be written.
         """
         self._refuse_links()
@@ -147,11 +132,7 @@ class RunFolder(RunPaths):
             refuse_special(path)
 
     def set_aside_best(self, update: int) -> None:
-        """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
-
-        Args:
-          update: Update after which the model was saved.
-        """
+        """Rename `best/`, saved after `update`: the run goes back to before this update."""
         aside = self.best_aside(update)
         if aside.exists():  # The same model was set aside before.
             remove(self.best)
@@ -214,11 +195,7 @@ def _opened(path: Path, mode: str) -> IO[str]:
 
 
 def _lock(file: IO[str]) -> None:
-    """Lock a file, or raise BlockingIOError if another process trains in the folder.
-
-    The attempt is repeated, because a process that only reads the folder also locks the file
-    briefly.
-    """
+    """Lock a file; try again if busy, because processes that only read also lock it briefly."""
     for _ in range(_LOOKS):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -23,12 +23,7 @@ from bertaccum.training.setup import Setup
 
 
 class DevEvaluator:
-    """Evaluates a model on dev.tsv, and saves the best one.
-
-    Args:
-      setup: The run; the weights of its model may change between evaluations.
-      folder: Run folder to write to.
-    """
+    """Evaluates the model of a run on dev.tsv, and saves the best one."""
 
     def __init__(self, setup: Setup, folder: RunPaths) -> None:
         self._task, self._config, self._model = setup.task, setup.config, setup.model
@@ -41,11 +36,7 @@ class DevEvaluator:
         )
 
     def evaluate(self, update: int, before: Evaluated | None) -> Evaluated:
-        """Evaluate the model, and save it if it is the best so far.
-
-        Args:
-          update: Number of completed updates.
-          before: Evaluation of the best model so far; None before the first evaluation.
+        """Evaluate the model, and save it if it is not worse than the best one before.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.

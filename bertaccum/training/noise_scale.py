@@ -39,11 +39,7 @@ def gradient_products(
 
 
 def effective_size(weights: np.ndarray) -> float:
-    """Return the number of examples of equal weights whose mean would have as much noise.
-
-    Args:
-      weights: Weights of the examples in the loss, [examples].
-    """
+    """Return how many examples of equal weights have a mean with as much noise."""
     squares = float(np.square(weights, dtype=np.float64).sum())
     return float(weights.sum(dtype=np.float64)) ** 2 / squares if squares else 0.0
 
@@ -82,8 +78,7 @@ class NoiseMeter:
       names: Names of the groups of weights that `gradient_products` returned.
 
     Attributes:
-      sums: Exponentially weighted sums of noise and signal, keyed by group; a checkpoint contains
-        them.
+      sums: Exponentially weighted sums of noise and signal, by group, for checkpoints.
     """
 
     def __init__(self, examples: int, target_batch: int, names: Sequence[str] = ()) -> None:
@@ -98,8 +93,7 @@ class NoiseMeter:
         Args:
           update: Number of the update, counted from 0.
           weights: Weights of the window's examples in the loss, [examples].
-          results: Results of the update; with `gradient_square` and `gradient_product` of each
-            group if they were computed.
+          results: Results of the update.
         """
         if "gradient_square" not in results or not results["applied"] or not update:
             return {}

@@ -50,15 +50,14 @@ def train_seeds(
     and skips finished ones.
 
     Args:
-      config: Options of the runs; `out` is the folder that contains their run folders.
+      config: Options of the runs.
       seeds: Number of runs.
       named: Options that the user set.
       progress: Reports preparations and evaluations.
       stopping: Records requests to stop, and passes them on to the runs.
 
     Yields:
-      The events of each run, ending with `Finished`. For a run that had already finished, this is
-        the only event.
+      The events of each run. A run that had already finished yields only `Finished`.
 
     Raises:
       ConfigError: The environment describes several workers, or the folder contains runs with other
@@ -100,11 +99,7 @@ def seed_folder(out: Path, seed: int) -> Path:
 
 
 def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a finished run that the requested options do not extend, else None.
-
-    Raises:
-      ConfigError: The run was started with other options.
-    """
+    """Return the summary of a finished run that the requested options do not extend, else None."""
     summary = read_mapping(path.summary)
     if summary is None:
         return None
@@ -114,10 +109,6 @@ def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """Compute statistics of the metrics of several runs, and write them to `seeds.json`.
-
-    Args:
-      out: Folder that contains the run folders.
-      summaries: Summaries of the runs.
 
     Returns:
       `runs` (their number), `best_by` (the metric that selected each best checkpoint), and for each

@@ -274,17 +274,7 @@ def search(
     stopping: Stopping | None,
     callback: Callable[[Event], None] | None,
 ) -> dict[str, Any]:
-    """Run a sweep, and draw its heat map.
-
-    Args:
-      config: Options of all runs.
-      grid: Values of the options to combine; None for those of the BERT paper.
-      seeds: Number of runs for each cell.
-      halving: Whether to train all cells a little, and only the best ones to the end.
-      named: Options that the user set.
-      progress: Reports preparations and evaluations.
-      stopping: Records requests to stop, and passes them on to the runs.
-      callback: Called with each event.
+    """Run a `Sweep`, by default with the grid of the BERT paper, and draw its heat map.
 
     Returns:
       What `Sweep.result` returns, and `figures`, the paths of the figures.

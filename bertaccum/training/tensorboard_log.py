@@ -36,9 +36,7 @@ _FLUSH_MILLISECONDS = 10_000
 class TensorBoardLog:
     """A writer of a run's TensorBoard events, which begins with those already in the logs.
 
-    Args:
-      folder: Folder to write to; event files in it are replaced.
-      record: Record of the run so far.
+    Event files in `folder` are replaced.
 
     Raises:
       RunError: The folder cannot be written.
@@ -62,9 +60,6 @@ class TensorBoardLog:
 
     def add(self, line: dict[str, Any]) -> None:
         """Write a line of `metrics.jsonl` or `eval.jsonl`, if it contains values to plot.
-
-        Args:
-          line: Fields of the line.
 
         Raises:
           RunError: The event cannot be written.
