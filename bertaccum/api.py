@@ -247,7 +247,7 @@ def train_seeds(
     from bertaccum.training.run_result import collect_seeds
 
     with contextlib.closing(events):
-        return collect_seeds(whole, seeds, events, callback)
+        return collect_seeds(whole, Path(whole.out or ""), seeds, events, callback)
 
 
 @_takes(TrainConfig)
@@ -283,11 +283,11 @@ def sweep(
     whole = _configured(TrainConfig, config, options)
     from bertaccum.training.inputs import check_seeds
 
-    check_seeds(whole, seeds, progress)
+    out = check_seeds(whole, seeds, progress)
     from bertaccum.training.sweep import search
 
     named = options if config is None else named_options(whole)
-    return search(whole, grid, seeds, halving, named, progress, stopping, callback)
+    return search(whole, out, grid, seeds, halving, named, progress, stopping, callback)
 
 
 @_takes(TrainConfig)
@@ -370,10 +370,10 @@ def training_events(
         from bertaccum.training.train import train as start_run
 
         return start_run(whole, progress, stopping, named, inputs)
-    check_seeds(whole, seeds, progress)
+    out = check_seeds(whole, seeds, progress)
     from bertaccum.training.seed_sweep import train_seeds as run_seeds
 
-    return run_seeds(whole, seeds, named, progress, stopping)
+    return run_seeds(whole, out, seeds, named, progress, stopping)
 
 
 @_takes(EvalConfig)

@@ -50,8 +50,8 @@ def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
     return run_inputs(config, progress, partial(tell, progress))
 
 
-def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
-    """Check the folder and the inputs of several runs, as `check_run` does for one.
+def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:
+    """Check the inputs of several runs, and return the folder for their run folders.
 
     Raises:
       ConfigError, InputError: A file, folder or option cannot be used.
@@ -62,6 +62,7 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> None:
         raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.
     run_inputs(config, progress, partial(tell, progress))
+    return Path(config.out)
 
 
 def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> RunInputs | None:

@@ -78,6 +78,7 @@ def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -
 
 def collect_seeds(
     config: TrainConfig,
+    out: Path,
     seeds: int,
     events: Iterator[Event],
     callback: Callable[[Event], None] | None,
@@ -87,7 +88,7 @@ def collect_seeds(
     Raises:
       BertAccumError: A run failed.
     """
-    out, runs = Path(str(config.out)), []
+    runs = []
     for seed in range(config.seed, config.seed + seeds):
         result = collect(events, callback)
         # A run that had already finished yields only its summary, so its folder is set here.

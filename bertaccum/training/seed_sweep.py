@@ -39,6 +39,7 @@ _FIGURES = (
 
 def train_seeds(
     config: TrainConfig,
+    out: Path,
     seeds: int,
     named: dict[str, Any],
     progress: Progress,
@@ -46,11 +47,11 @@ def train_seeds(
 ) -> Generator[Event, None, None]:
     """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
-    The runs are in the folders `seed-N` of `config.out`. Repeating the call resumes a stopped run
-    and skips finished ones.
+    Repeating the call resumes a stopped run and skips finished ones.
 
     Args:
-      config: Options of the runs.
+      config: Options of the runs, except `out`.
+      out: Folder that contains their run folders, `seed-N`.
       seeds: Number of runs.
       named: Options that the user set.
       progress: Reports preparations and evaluations.
@@ -63,7 +64,6 @@ def train_seeds(
       ConfigError: The environment describes several workers, or the folder contains runs with other
         options.
     """
-    assert config.out is not None  # `check_seeds` requires it.
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
             "`seeds` is for one process, but the environment describes several workers",
@@ -71,8 +71,8 @@ def train_seeds(
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
-        path = RunPaths(seed_folder(Path(config.out), seed))
-        if (summary := _over(path, asked)) is not None:
+        path = RunPaths(seed_folder(out, seed))
+        if (summary := _finished_summary(path, asked)) is not None:
             yield Finished(summary)
             continue
         if path.config.exists():
@@ -98,7 +98,7 @@ def seed_folder(out: Path, seed: int) -> Path:
     return out / f"seed-{seed}"
 
 
-def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
+def _finished_summary(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
     """Return the summary of a finished run that the requested options do not extend, else None."""
     summary = read_mapping(path.summary)
     if summary is None:

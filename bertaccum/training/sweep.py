@@ -116,12 +116,13 @@ def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
 
 
 class Sweep:
-    """A grid search, whose runs are in the folder `config.out`.
+    """A grid search, whose runs are in the folder `out`.
 
     Repeating a sweep resumes it: it skips what `sweep.json` says is done, and cells that diverged.
 
     Args:
-      config: Options of all runs.
+      config: Options of all runs, except `out`.
+      out: Folder of the sweep.
       grid: Values of the options to combine.
       seeds: Number of runs for each cell.
       halving: Whether to train all cells a little, and only the best ones to the end.
@@ -136,17 +137,17 @@ class Sweep:
     def __init__(
         self,
         config: TrainConfig,
+        out: Path,
         grid: Grid,
         seeds: int,
         halving: bool,
         train_rows: int,
         named: dict[str, Any],
     ) -> None:
-        assert config.out is not None
         self.cells, self.best_by = cells_of(config, grid), ""
         self._config, self._seeds, self._rows, self._named = config, seeds, train_rows, named
         self._rounds = _ROUNDS if halving else (1.0,)
-        self._folder = Path(config.out)
+        self._folder = out
         asked = {name: value for name, value in named.items() if name != "out"}
         values = {name: [*dict.fromkeys(c.options[name] for c in self.cells)] for name in grid}
         self._asked = {"grid": values, "seeds": seeds, "halving": halving, "options": asked}
@@ -160,7 +161,7 @@ class Sweep:
                 "choose another folder, or repeat that sweep to continue it",
             )
         try:
-            self._take(saved)
+            self._load_results(saved)
             self.result()
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
@@ -169,8 +170,8 @@ class Sweep:
                 path=self._folder / RECORD,
             ) from None
 
-    def _take(self, saved: dict[str, Any]) -> None:
-        """Take over the results that an earlier call saved."""
+    def _load_results(self, saved: dict[str, Any]) -> None:
+        """Load the results that an earlier call saved."""
         self.best_by = saved["best_by"]
         done = {json_text(one["options"]): one for one in saved["cells"]}
         for cell in self.cells:
@@ -198,12 +199,11 @@ class Sweep:
         halving = len(self._rounds) > 1
         most = self._updates(cell, fraction) if halving else self._config.max_updates
         options = cell.options | ({} if most is None else {"max_updates": most})
-        out = str(self._folder / cell.name)
-        own = dataclasses.replace(self._config, out=out, **options)
+        own, out = dataclasses.replace(self._config, **options), self._folder / cell.name
         runs: list[dict[str, Any]] = []
         try:
             named = self._named | options
-            for event in train_seeds(own, self._seeds, named, progress, stopping):
+            for event in train_seeds(own, out, self._seeds, named, progress, stopping):
                 yield event
                 if isinstance(event, Stopped):
                     return
@@ -266,6 +266,7 @@ class Sweep:
 
 def search(
     config: TrainConfig,
+    out: Path,
     grid: Grid | None,
     seeds: int,
     halving: bool,
@@ -284,13 +285,13 @@ def search(
     """
     chosen: Grid = PAPER if grid is None else grid
     tsv, _ = tsvs_to_train_on(Path(config.data))
-    sweep = Sweep(config, chosen, seeds, halving, len(read_tsv(tsv)), named)
+    sweep = Sweep(config, out, chosen, seeds, halving, len(read_tsv(tsv)), named)
     with contextlib.closing(sweep.events(progress, stopping)) as events:
         for event in events:
             if callback is not None:
                 callback(event)
     found = sweep.result()
-    return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
+    return found | {"figures": write_heat_map(out, chosen, found)}
 
 
 def _key(fraction: float) -> str:

@@ -222,23 +222,23 @@ def _restore(run: Run, checkpoint: Path) -> None:
     interval = run.setup.updates_between_evaluations
     check_logs(folder, position.update, position.evaluated, interval)
     settle(folder.best)
-    best, found = position.best, best_evaluation(folder)
-    if best is not None and best != found:
+    best, current = position.best, best_evaluation(folder)
+    if best is not None and best != current:
         of_best = state_of(folder.checkpoints, best.update)
         read_saved(of_best, position.run)
         checkpoints.restore(of_best)
-        if found is not None:
-            folder.set_aside_best(found.update)
+        if current is not None:
+            folder.set_aside_best(current.update)
         run.evaluator.save(best)
     checkpoints.restore(checkpoint)
-    if best is None and found is not None:
-        folder.set_aside_best(found.update)
+    if best is None and current is not None:
+        folder.set_aside_best(current.update)
     folder.rewind(position.update, position.evaluated, position.shrinkings)
 
 
 def _start_over(folder: RunFolder) -> None:
     """Undo everything, before the first checkpoint; a best model is kept under another name."""
     settle(folder.best)
-    if (found := best_evaluation(folder)) is not None:
-        folder.set_aside_best(found.update)
+    if (current := best_evaluation(folder)) is not None:
+        folder.set_aside_best(current.update)
     folder.rewind(0, 0)

@@ -64,8 +64,8 @@ def free_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     folder: Path, trainer: Trainer, halving: bool = False, seeds: int = 1, **options: Any
 ) -> Sweep:
-    config = TrainConfig(out=str(folder), **options)
-    sweep = Sweep(config, GRID, seeds, halving, 320, options | {"out": str(folder)})
+    config = TrainConfig(**options)
+    sweep = Sweep(config, folder, GRID, seeds, halving, 320, options | {"out": str(folder)})
     fails = mock.Mock(side_effect=AssertionError("nothing to resume"))
     with mock.patch.multiple(seed_sweep, train=trainer, resume=fails):
         list(sweep.events(silent))
