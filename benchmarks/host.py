@@ -50,7 +50,7 @@ import bertaccum
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import Window, make_window, window_rows
-from bertaccum.training.run import Run
+from bertaccum.training.loop import Run
 from bertaccum.training.seed_sweep import free_models
 from bertaccum.training.updater import Updater
 
@@ -115,7 +115,7 @@ def spans_of(options: dict[str, Any], early: bool) -> list[tuple[float, float]]:
       options: Options of the run.
       early: Whether updates may start before the update before is logged, as usual.
     """
-    make, goes_on, spans = Updater._make_update, Run._goes_on, list[tuple[float, float]]()
+    make, may_start, spans = Updater._make_update, Run._next_may_start, list[tuple[float, float]]()
 
     def making(updater: Updater) -> Callable[[list[Window]], dict[str, Any]]:
         update = make(updater)
@@ -128,10 +128,10 @@ def spans_of(options: dict[str, Any], early: bool) -> list[tuple[float, float]]:
 
         return timed
 
-    def deciding(run: Run, updated: bertaccum.Updated) -> bool:
-        return goes_on(run, updated) and early
+    def deciding(run: Run) -> bool:
+        return may_start(run) and early
 
-    patches = {Updater: ("_make_update", making), Run: ("_goes_on", deciding)}
+    patches = {Updater: ("_make_update", making), Run: ("_next_may_start", deciding)}
     with contextlib.ExitStack() as stack:
         terminal = stack.enter_context(Path(os.devnull).open("w"))
         for owner, (name, value) in patches.items():

@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import (
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from bertaccum.training.run_result import RunResult, SeedsResult
     from data_prep.preparation import PrepareResult
 
-    _Run: TypeAlias = Callable[..., Generator[Event, None, None]]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Config = TypeVar("_Config", bound=Options)
@@ -92,22 +91,6 @@ def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _C
     if hasattr(config, "run"):
         config = dataclasses.replace(config, **{"run": str(target_of(Path(config.run)))})
     return config
-
-
-def _start_and_resume(progress: Progress, stopping: Stopping | None) -> tuple[_Run, _Run]:
-    """Return functions that start and resume a run. They import TensorFlow when they are called."""
-
-    def start(own: TrainConfig, asked: dict[str, Any]) -> Generator[Event, None, None]:
-        from bertaccum.training import train as training
-
-        return training.train(own, progress, stopping, asked)
-
-    def resume(path: Path, asked: dict[str, Any]) -> Generator[Event, None, None]:
-        from bertaccum.training import train as training
-
-        return training.resume(path, asked, progress, stopping)
-
-    return start, resume
 
 
 @_takes(PrepareConfig)
@@ -183,7 +166,7 @@ def plan(
       RunError: The measurement process failed.
     """
     config = _configured(PlanConfig, config, options)
-    from bertaccum.training.preflight import check_plan
+    from bertaccum.training.inputs import check_plan
 
     check_plan(config, progress)
     from bertaccum.planning.planner import plan_for_options as run
@@ -264,7 +247,7 @@ def train_seeds(
     from bertaccum.training.run_result import collect_seeds
 
     with contextlib.closing(events):
-        return collect_seeds(whole, seeds, events, callback)
+        return collect_seeds(whole, Path(whole.out or ""), seeds, events, callback)
 
 
 @_takes(TrainConfig)
@@ -298,20 +281,13 @@ def sweep(
       ConfigError, InputError: As for `train`; also if `out` contains another sweep.
     """
     whole = _configured(TrainConfig, config, options)
-    from bertaccum.training.preflight import check_seeds
+    from bertaccum.training.inputs import check_seeds
 
-    check_seeds(whole, seeds, progress)
+    out = check_seeds(whole, seeds, progress)
     from bertaccum.training.sweep import search
 
-    return search(
-        whole,
-        grid,
-        seeds,
-        halving,
-        options if config is None else named_options(whole),
-        *_start_and_resume(progress, stopping),
-        callback,
-    )
+    named = options if config is None else named_options(whole)
+    return search(whole, out, grid, seeds, halving, named, progress, stopping, callback)
 
 
 @_takes(TrainConfig)
@@ -333,13 +309,12 @@ def find_learning_rate(
       ConfigError, InputError, RunError: As for `train`.
     """
     whole = _configured(TrainConfig, config, options)
-    from bertaccum.training.preflight import check_run
+    from bertaccum.training.inputs import check_run
 
-    check_run(whole, progress)
+    inputs = check_run(whole, progress)
     from bertaccum.training.rate_finder import find_rate
-    from bertaccum.training.train import endless_updates
 
-    return find_rate(whole, endless_updates, progress)
+    return find_rate(whole, inputs, progress)
 
 
 @_takes(TrainConfig)
@@ -375,9 +350,8 @@ def training_events(
       ConfigError, InputError: As for `train`; raised before the first event of a run.
       RunError: As for `train`.
     """
-    from bertaccum.training.preflight import check_resumed, check_run, check_seeds
+    from bertaccum.training.inputs import check_resumed, check_run, check_seeds
 
-    start_run, resume_run = _start_and_resume(progress, stopping)
     if resume is not None:
         if seeds is not None:
             raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
@@ -385,17 +359,21 @@ def training_events(
             raise TypeError(
                 "train() resumes a run with its own configuration; pass options, not `config`"
             )
-        check_resumed(Path(resume), options, progress)
-        return resume_run(Path(resume), options)
+        inputs = check_resumed(Path(resume), options, progress)
+        from bertaccum.training.train import resume as resume_run
+
+        return resume_run(Path(resume), options, progress, stopping, inputs)
     whole = _configured(TrainConfig, config, options)
     named = options if config is None else named_options(whole)
     if seeds is None:
-        check_run(whole, progress)
-        return start_run(whole, named)
-    check_seeds(whole, seeds, progress)
+        inputs = check_run(whole, progress)
+        from bertaccum.training.train import train as start_run
+
+        return start_run(whole, progress, stopping, named, inputs)
+    out = check_seeds(whole, seeds, progress)
     from bertaccum.training.seed_sweep import train_seeds as run_seeds
 
-    return run_seeds(whole, seeds, named, start_run, resume_run)
+    return run_seeds(whole, out, seeds, named, progress, stopping)
 
 
 @_takes(EvalConfig)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.bert.tokenization import SHORTEST_PAIR, tokenization_of
+from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.token_store import store_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PlanConfig, StepConfig
@@ -28,6 +29,12 @@ class RunInputs:
     store_digests: list[str]  # Digest that names the token store of each TSV.
     # How the checkpoint's head becomes the model's; None for a random head.
     head: HeadMapping | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of a run; only plans may lack one."""
+        assert self.source.vocabulary is not None
+        return self.source.vocabulary
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:

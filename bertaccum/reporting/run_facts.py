@@ -103,7 +103,7 @@ def _plan(record: Record) -> dict[str, str]:
         "memory": _size(known.get("memory_bytes")),
         "peak of the planned update": _size(known.get("peak_memory_bytes")),
         "why": known.get("why"),
-        "windows that ran out of memory": len(record.events),
+        "windows that ran out of memory": len(record.out_of_memory),
     }
     return {name: str(value) for name, value in shown.items() if value is not None}
 

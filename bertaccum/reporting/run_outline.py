@@ -72,7 +72,7 @@ def details(record: Record) -> dict[str, Any]:
             "best": record.best,
             "evaluations": record.evaluations,
             "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
-            "out_of_memory": record.events,
+            "out_of_memory": record.out_of_memory,
             "summary": record.summary,
             **set_and_resolved(record),
         }

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import itertools
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import yaml
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
-from bertaccum.runs.record import whole_lines
+from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
 from bertaccum.system.files import json_text, read_mapping, refuse_special
 from bertaccum.system.temporary_paths import beside, remove, remove_abandoned
@@ -31,23 +30,11 @@ _LOOKS, _LOOK_SECONDS = 3, 0.1
 
 
 class RunFolder(RunPaths):
-    """The folder of a run, for writing.
-
-    Args:
-      path: Path of the folder.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        # The mark distinguishes this run's checkpoints from those of other runs.
-        self.mark = secrets.token_hex(8)
+    """The folder of a run, for writing."""
 
     @staticmethod
     def new_path(out: str | None) -> Path:
-        """Return the path of a new run folder.
-
-        Args:
-          out: The `out` option; None for a folder in `runs/` named after the current time.
+        """Return the path of a new run folder, by default `runs/` and the current time.
 
         Raises:
           ConfigError: The path exists, is not valid, or cannot be created.
@@ -69,10 +56,6 @@ class RunFolder(RunPaths):
 
     def create(self, config: TrainConfig, inputs: dict[str, Any]) -> None:
         """Create the folder with its configuration and inputs.
-
-        Args:
-          config: Fully resolved configuration.
-          inputs: Digests of the data and other facts that identify the run.
 
         Raises:
           RunError: The folder cannot be written.
@@ -99,14 +82,10 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for training in this context.
-
-        No other process can train in the folder then. The operating system releases the lock when
-        this process ends.
+        """Lock the folder, so that no other process trains in it; the lock ends with this process.
 
         Raises:
-          InputError: Another process is training in the folder, or a part of it is a link or a
-            pipe.
+          InputError: Another process is training in the folder, or a part is a link or a pipe.
           RunError: The lock file cannot be written.
         """
         self._refuse_links()
@@ -153,11 +132,7 @@ class RunFolder(RunPaths):
             refuse_special(path)
 
     def set_aside_best(self, update: int) -> None:
-        """Rename `best/`, because the run goes back to a checkpoint that does not know this model.
-
-        Args:
-          update: Update after which the model was saved.
-        """
+        """Rename `best/`, saved after `update`: the run goes back to before this update."""
         aside = self.best_aside(update)
         if aside.exists():  # The same model was set aside before.
             remove(self.best)
@@ -178,8 +153,8 @@ class RunFolder(RunPaths):
         for path, last in ((self.metrics, update), (self.eval, evaluated)):
             if path.exists():
                 lines = whole_lines(path)
-                events = [line for line in lines if "loss" not in line][:shrinkings]
-                kept = [line for line in lines if line["update"] <= last or line in events]
+                failed = [line for line in lines if line["kind"] == OUT_OF_MEMORY][:shrinkings]
+                kept = [line for line in lines if line["update"] <= last or line in failed]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
         for folder in (self.path, self.checkpoints):
             remove_abandoned(folder)
@@ -210,31 +185,6 @@ class RunFolder(RunPaths):
             raise _unwritable(path, error) from None
 
 
-class Bystander(RunFolder):
-    """The run folder in a worker that is not the chief.
-
-    The methods that all workers call access no files here; only the chief calls the others.
-    """
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock nothing."""
-        yield
-
-    def point_latest(self) -> None:
-        """Do nothing."""
-
-    def write_json(self, path: Path, values: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def read_plan(self) -> dict[str, Any]:
-        """Return an empty plan."""
-        return {}
-
-    def append(self, path: Path, record: dict[str, Any]) -> None:
-        """Do nothing."""
-
-
 def _opened(path: Path, mode: str) -> IO[str]:
     """Open a text file for writing; raise OSError if it is a link."""
 
@@ -245,11 +195,7 @@ def _opened(path: Path, mode: str) -> IO[str]:
 
 
 def _lock(file: IO[str]) -> None:
-    """Lock a file, or raise BlockingIOError if another process trains in the folder.
-
-    The attempt is repeated, because a process that only reads the folder also locks the file
-    briefly.
-    """
+    """Lock a file; try again if busy, because processes that only read also lock it briefly."""
     for _ in range(_LOOKS):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,11 +40,7 @@ class RunPaths:
         self.page = path / "report.html"
 
     def best_aside(self, update: int) -> Path:
-        """Return the folder of a best model that a resumed run set aside.
-
-        Args:
-          update: Update after which the model was saved.
-        """
+        """Return the folder of a best model, saved after `update`, that a resumed run set aside."""
         return self.path / f"best-update-{update}"
 
     def best_checkpoint(self) -> Path:

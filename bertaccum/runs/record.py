@@ -18,6 +18,8 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import open_input, read_mapping
 
 FINISHED, RUNNING, STOPPED = "finished", "running", "stopped"
+# Kinds of the lines in the logs.
+UPDATED, EVALUATED, OUT_OF_MEMORY = "updated", "evaluated", "out_of_memory"
 # Bytes in the longest line of a log that is read.
 _LONGEST_LINE = 1 << 22
 
@@ -34,7 +36,7 @@ class Record:
       config: The configuration of the run.
       plan: The content of plan.json, such as how windows are split; empty if unknown.
       updates: The lines of `metrics.jsonl` for updates.
-      events: The other lines of `metrics.jsonl`, one for each time that memory ran out.
+      out_of_memory: Its lines for updates that ran out of memory.
       evaluations: The lines of `eval.jsonl`.
       summary: The summary of a finished run; None for other runs.
       status: `finished`, `running` or `stopped`.
@@ -44,7 +46,7 @@ class Record:
     config: TrainConfig
     plan: dict[str, Any]
     updates: list[dict[str, Any]]
-    events: list[dict[str, Any]]
+    out_of_memory: list[dict[str, Any]]
     evaluations: list[dict[str, Any]]
     summary: dict[str, Any] | None
     status: str
@@ -96,8 +98,8 @@ def read_record(path: Path) -> Record:
         paths=paths,
         config=read_run_config(path),
         plan=read_mapping(paths.plan) or {},
-        updates=[line for line in lines if "loss" in line],
-        events=[line for line in lines if "loss" not in line],
+        updates=[line for line in lines if line["kind"] == UPDATED],
+        out_of_memory=[line for line in lines if line["kind"] == OUT_OF_MEMORY],
         evaluations=whole_lines(paths.eval),
         summary=summary,
         status=status,
@@ -167,7 +169,8 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         for line in iter(partial(file.readline, _LONGEST_LINE), b""):
             try:
                 record = json.loads(line)
-                if not (line.endswith(b"\n") and isinstance(record["update"], int)):
+                known = isinstance(record["update"], int) and isinstance(record["kind"], str)
+                if not (line.endswith(b"\n") and known):
                     break
             except (ValueError, KeyError, TypeError, RecursionError):
                 break  # Ignore the rest: a crash damages only the end of a log.

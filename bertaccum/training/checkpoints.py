@@ -53,10 +53,9 @@ class Position:
       best, last: Best and last of the evaluations scheduled by `eval_every`.
       loss: Loss of the last update.
       examples: Number of examples trained on.
-      seconds: Time spent on updates, in seconds.
-      total_seconds: Time since the first update began, in seconds, excluding interruptions.
-      peak_memory_bytes: Peak memory of the device so far, in bytes; None if the device does not
-        report it.
+      seconds: Time spent on updates.
+      total_seconds: Time since the first update began, excluding interruptions.
+      peak_memory_bytes: Peak memory of the device so far; None if unknown.
       shrinkings: Number of times the run ran out of memory.
       nonfinite_in_a_row: Number of windows skipped since the last applied update.
       noise: The sums of the run's `NoiseMeter`.
@@ -101,16 +100,10 @@ class Position:
 
 
 class Checkpoints:
-    """The checkpoints of a run, in `checkpoints/update-N/`.
+    """The checkpoints of a run, in `checkpoints/update-N/`; the latest `keep` are kept.
 
     Each checkpoint is written atomically. It is saved between updates, when the accumulators are
     empty, so it does not contain them.
-
-    Args:
-      model: Model whose weights are saved.
-      optimizer: Optimizer whose state is saved; it must already be built.
-      folder: Run folder.
-      keep: Number of latest checkpoints to keep.
     """
 
     def __init__(
@@ -121,10 +114,6 @@ class Checkpoints:
 
     def save(self, position: Position, batch: BatchPlan) -> None:
         """Save a checkpoint, then remove old checkpoints.
-
-        Args:
-          position: Position of the run.
-          batch: Current batch plan; its micro-batch size and recomputation are saved.
 
         Raises:
           RunError: The checkpoint cannot be written; earlier checkpoints are intact.
@@ -149,6 +138,8 @@ class Checkpoints:
 
     def share(self, topology: Topology) -> None:
         """Copy the chief's variables to all workers; every worker must call this method."""
+        if topology.workers == 1:
+            return
         for kept in _state(self._model, self._optimizer).values():
             for part in _parts(kept):
                 value = part.numpy()
@@ -179,9 +170,7 @@ class Checkpoints:
 def write_state(model: tf_keras.Model, optimizer: WindowOptimizer, path: Path) -> None:
     """Write the variables of a model and of its optimizer, without copying them on a CPU.
 
-    Args:
-      model, optimizer: Model and optimizer; accumulators are not written.
-      path: Path of the file, without its suffixes.
+    `path` has no suffix. Accumulators are not written.
     """
     state = _state(model, optimizer)
     tf.raw_ops.SaveV2(
@@ -229,15 +218,7 @@ def _restore(part: tf.Variable | HostArray, state: Path, name: str) -> None:
 
 @contextmanager
 def _saved(path: Path, states: Path) -> Iterator[Path]:
-    """Yield a folder to write to, and rename it to `path` when it is complete.
-
-    Args:
-      path: Final path of the folder.
-      states: Folder of the run's checkpoints. The error says whether the run can resume from one.
-
-    Raises:
-      RunError: The folder cannot be written.
-    """
+    """Yield a folder to write to, and rename it to `path` when it is complete."""
     try:
         with new_folder(path) as folder:
             yield folder
@@ -278,7 +259,7 @@ def read_saved(path: Path, run: str) -> dict[str, Any]:
       run: Mark of the run to which the checkpoint must belong.
 
     Returns:
-      The fields of its `Position`, and the fields of `BatchPlan` that changed with it.
+      The fields of its `Position`, and those of `BatchPlan` named in `CUT`.
 
     Raises:
       InputError: The checkpoint is damaged, or belongs to another run.

@@ -19,33 +19,24 @@ from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.nonfinite import remedy
-from bertaccum.training.run_setup import RunSetup
+from bertaccum.training.setup import Setup
 
 
 class DevEvaluator:
-    """Evaluates a model on dev.tsv, and saves the best one.
+    """Evaluates the model of a run on dev.tsv, and saves the best one."""
 
-    Args:
-      setup: What the run consists of; the weights of its model may change between evaluations.
-      folder: Run folder to write to.
-    """
-
-    def __init__(self, setup: RunSetup, folder: RunPaths) -> None:
+    def __init__(self, setup: Setup, folder: RunPaths) -> None:
         self._task, self._config, self._model = setup.task, setup.config, setup.model
         self._store, self._session, self._folder = setup.dev_store, setup.session, folder
+        self._best_by = setup.best_by
         inputs, session = setup.inputs, setup.session
-        assert inputs.source.vocabulary is not None
-        self._files = ModelFiles(inputs.source.encoder, inputs.source.vocabulary, inputs.labels)
+        self._files = ModelFiles(inputs.source.encoder, inputs.vocabulary, inputs.labels)
         self._predictor = Predictor(
             setup.model, EvalConfig().batch, session.topology, session.watch
         )
 
     def evaluate(self, update: int, before: Evaluated | None) -> Evaluated:
-        """Evaluate the model, and save it if it is the best so far.
-
-        Args:
-          update: Number of completed updates.
-          before: Evaluation of the best model so far; None before the first evaluation.
+        """Evaluate the model, and save it if it is not worse than the best one before.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.
@@ -64,8 +55,7 @@ class DevEvaluator:
             )
         # A small dev.tsv gives many ties; of equally good models, the one trained longest is the
         # best guess.
-        best_by = str(self._config.best_by)
-        if before is not None and evaluated.is_worse_than(before, best_by):
+        if before is not None and evaluated.is_worse_than(before, self._best_by):
             return dataclasses.replace(evaluated, best=False)
         if session.topology.chief:
             with session.stopping.saving():

@@ -1,14 +1,18 @@
-"""Events of a training run, which its logs record and the command line shows."""
+"""Events of a training run, which its logs record and the command line shows.
+
+The `kind` of an event names it in the logs and in JSON progress.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.metrics import is_worse
 from bertaccum.planning.plan import BatchPlan
+from bertaccum.runs.record import EVALUATED, OUT_OF_MEMORY, UPDATED
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Started:
         round; None without such evidence.
     """
 
+    kind: ClassVar[str] = "started"
     folder: Path
     model: str
     pretrained: bool
@@ -82,6 +87,7 @@ class Updated:
       noise_scales: The same for each group of weights; None unless `noise_scale` is "groups".
     """
 
+    kind: ClassVar[str] = UPDATED
     update: int
     epoch: int
     loss: float
@@ -119,6 +125,7 @@ class Evaluated:
       scores: What the task's `scores` returned, such as `loss`, `accuracy` and `examples`.
     """
 
+    kind: ClassVar[str] = EVALUATED
     update: int
     best: bool
     scores: dict[str, Any]
@@ -153,6 +160,7 @@ class Evaluated:
 class Finished:
     """The end of a run that has finished; `summary` is the content of `summary.json`."""
 
+    kind: ClassVar[str] = "finished"
     summary: dict[str, Any]
 
 
@@ -168,6 +176,7 @@ class OutOfMemory:
         `BatchPlan`.
     """
 
+    kind: ClassVar[str] = OUT_OF_MEMORY
     update: int
     out_of_memory: int
     micro_batch: int
@@ -186,6 +195,7 @@ class Stopped:
       workers: Number of workers that were stopped.
     """
 
+    kind: ClassVar[str] = "stopped"
     update: int
     signal: int
     folder: Path

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import tf_keras
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
-from bertaccum.bert.model_source import HeadMapping, ModelSource
+from bertaccum.bert.model_source import CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, read_head
 from bertaccum.errors import InputError
@@ -41,24 +43,25 @@ def build_model(
         model = build_classifier(encoder, source.encoder, outputs, config.dropout, config.pooling)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, head is not None)
-        elif head is not None:
-            _load_head(model, source, head)
+        elif source.checkpoint is not None and source.format is not None and head is not None:
+            _load_head(model, source.format, source.checkpoint, head)
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
 
 
-def _load_head(model: tf_keras.Model, source: ModelSource, head: HeadMapping) -> None:
+def _load_head(
+    model: tf_keras.Model, form: CheckpointFormat, checkpoint: Path, head: HeadMapping
+) -> None:
     """Give the model the head of a classifier that another tool fine-tuned."""
-    assert source.checkpoint is not None and source.format is not None
-    kernel, bias = read_head(source.format, source.checkpoint)
+    kernel, bias = read_head(form, checkpoint)
     layer = model.get_layer(HEAD_LAYER).out_proj
     found, expected = [*kernel.shape, *bias.shape], [*layer.kernel.shape[::-1], *layer.bias.shape]
     if found != expected:
         raise InputError(
             f"its head has {bias.size} outputs, but the data need {len(head.rows)}",
             "omit `keep_head` for a random head, or choose other data",
-            path=source.checkpoint,
+            path=checkpoint,
         )
     layer.kernel.assign(kernel[head.rows].T / head.std)
     layer.bias.assign((bias[head.rows] - head.mean) / head.std)

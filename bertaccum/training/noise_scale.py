@@ -39,11 +39,7 @@ def gradient_products(
 
 
 def effective_size(weights: np.ndarray) -> float:
-    """Return the number of examples of equal weights whose mean would have as much noise.
-
-    Args:
-      weights: Weights of the examples in the loss, [examples].
-    """
+    """Return how many examples of equal weights have a mean with as much noise."""
     squares = float(np.square(weights, dtype=np.float64).sum())
     return float(weights.sum(dtype=np.float64)) ** 2 / squares if squares else 0.0
 
@@ -79,15 +75,14 @@ class NoiseMeter:
     Args:
       examples: Number of examples in an epoch.
       target_batch: Number of examples in a window.
+      names: Names of the groups of weights that `gradient_products` returned.
 
     Attributes:
-      names: Names of the groups of weights that `gradient_products` returned.
-      sums: Exponentially weighted sums of noise and signal, keyed by group; a checkpoint contains
-        them.
+      sums: Exponentially weighted sums of noise and signal, by group, for checkpoints.
     """
 
-    def __init__(self, examples: int, target_batch: int) -> None:
-        self.names: Sequence[str] = ()
+    def __init__(self, examples: int, target_batch: int, names: Sequence[str] = ()) -> None:
+        self.names = names
         self._examples = examples
         self._windows = updates_per_epoch(examples, target_batch)
         self.sums: dict[str, list[float]] = {}
@@ -98,8 +93,7 @@ class NoiseMeter:
         Args:
           update: Number of the update, counted from 0.
           weights: Weights of the window's examples in the loss, [examples].
-          results: Results of the update; with `gradient_square` and `gradient_product` of each
-            group if they were computed.
+          results: Results of the update.
         """
         if "gradient_square" not in results or not results["applied"] or not update:
             return {}

@@ -28,9 +28,8 @@ def not_finite(
     Args:
       update: Number of the last of these updates, counted from 1.
       in_a_row: Number of these updates.
-      rows: Indices in the token store of the last window's examples, sorted by length,
-        [examples] int.
-      windows: This worker's shares of the last window.
+      rows: Indices in the token store of the window's examples, sorted by length, [examples] int.
+      windows: This worker's shares of the window.
       losses: Losses of the micro-batches of each share.
       numbers: Row number in train.tsv of each example in the token store, [examples] int.
       precision: The run's `precision` option.
@@ -52,11 +51,7 @@ def not_finite(
 
 
 def remedy(precision: str) -> str:
-    """Return a hint about what to change after a loss or a gradient was not finite.
-
-    Args:
-      precision: The run's `precision` option.
-    """
+    """Return a hint about what to change after a loss or a gradient was not finite."""
     safer = {"mixed_float16": "mixed_bfloat16 or float32", "mixed_bfloat16": "float32"}
     safe = safer.get(resolved_precision(precision))
     return "lower `learning_rate`" + (f", or set `precision` to {safe}" if safe else "")

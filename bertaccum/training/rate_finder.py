@@ -6,9 +6,10 @@ Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks" (the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,22 @@ import numpy as np
 import pandas as pd
 import tf_keras
 
+from bertaccum import _tf_compat
+from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import AUTO, OFF
 from bertaccum.reporting.figures import rate_figure
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.atomic import new_folder, write_bytes, write_text
 from bertaccum.system.files import json_text
 from bertaccum.system.progress import Progress
-from bertaccum.training.events import Event, Updated
+from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.nonfinite import remedy
+from bertaccum.training.recipe import Schedule
+from bertaccum.training.setup import connect, set_up
+from bertaccum.training.updater import Updater
 
 # Fine-tuning BERT needs rates between these, whatever the model and the task.
 LOWEST, HIGHEST = 1e-6, 1e-1
@@ -38,9 +45,7 @@ _RISEN = 1.5
 RECORD = "learning_rate.json"
 
 
-def find_rate(
-    config: TrainConfig, train: Callable[..., Generator[Event, None, None]], progress: Progress
-) -> dict[str, Any]:
+def find_rate(config: TrainConfig, inputs: RunInputs | None, progress: Progress) -> dict[str, Any]:
     """Train with a rising learning rate, and write the curve to a folder.
 
     The run begins like any other, but its rate rises exponentially from `LOWEST` to `HIGHEST`. It
@@ -49,8 +54,8 @@ def find_rate(
     Args:
       config: Options of the run. `max_updates` is the number of updates, by default `UPDATES`;
         `out` is the folder to write to, by default a new one in `runs`.
-      train: The function `train.endless_updates`.
-      progress: Called with the current activity, the number of updates done and the total.
+      inputs: Inputs of the run; None to find them.
+      progress: Reports preparations and updates.
 
     Returns:
       What `suggested` returns; `rates` and `losses` of the updates; `target_batch`; `seconds`; and
@@ -75,14 +80,13 @@ def find_rate(
         path = path.with_name(f"{path.name}-learning-rate")
     rise = tf_keras.optimizers.schedules.ExponentialDecay(LOWEST, updates - 1, HIGHEST / LOWEST)
     start, rates, losses = time.perf_counter(), list[float](), list[float]()
-    with contextlib.closing(train(config, rise, progress)) as events:
+    with contextlib.closing(_updates(config, inputs, rise, progress)) as events:
         for event in events:
-            if isinstance(event, Updated):
-                rates.append(event.learning_rate)
-                losses.append(event.loss)
-                progress("trying learning rates", len(rates), updates)
-                if len(rates) == updates or _has_risen(losses):
-                    break
+            rates.append(event.learning_rate)
+            losses.append(event.loss)
+            progress("trying learning rates", len(rates), updates)
+            if len(rates) == updates or _has_risen(losses):
+                break
     if not np.isfinite(losses[1:]).any():
         raise RunError("the loss is not finite in any update", remedy(config.precision))
     found = suggested(np.array(rates), np.array(losses)) | {
@@ -92,6 +96,29 @@ def find_rate(
         "seconds": time.perf_counter() - start,
     }
     return found | _write(path, found)
+
+
+def _updates(
+    config: TrainConfig, inputs: RunInputs | None, schedule: Schedule, progress: Progress
+) -> Generator[Updated, None, None]:
+    """Train without a run folder, evaluations or an end, and yield each update."""
+    if config.compile == AUTO:
+        config = dataclasses.replace(config, compile=OFF)
+    session = connect(config, None, progress)
+    with _tf_compat.forgetting_custom_gradients():
+        updater = Updater(set_up(config, session, inputs, schedule=schedule))
+        with contextlib.closing(updater):
+            updater.start(0)
+            while True:
+                event = updater.wait()
+                if isinstance(event, OutOfMemory):
+                    updater.start(event.update - 1, again=True)
+                    continue
+                if updater.overlaps:
+                    updater.start(event.update)
+                yield event
+                if not updater.is_running:
+                    updater.start(event.update)
 
 
 def suggested(rates: np.ndarray, losses: np.ndarray) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def make_optimizer(
     """Return an accumulating optimizer around the AdamW variant that `config` selects.
 
     Args:
-      config: Options of the run, including learning rate, weight decay, clipping and precision.
-      updates: Length of the learning rate schedule, in updates.
+      config: Options of the run.
+      updates: Length of the learning rate schedule.
       accumulation_steps: Number of micro-steps in a full window; with 1 there are no accumulators.
       schedule: Learning rate schedule; None for that of `make_schedule`.
     """
@@ -60,12 +60,7 @@ def make_optimizer(
 
 
 def offload(optimizer: WindowOptimizer, what: str, folder: str | None) -> None:
-    """Move parts of an optimizer's state to host memory.
-
-    Args:
-      optimizer: Optimizer that `make_optimizer` returned.
-      what: One of `OFFLOAD`; "auto" moves nothing.
-      folder: Folder for files that contain what is moved, or None to use memory.
+    """Move parts of an optimizer's state to host memory, or to files in `folder`.
 
     Raises:
       RunError: The folder cannot be used, or its disk is full.
@@ -79,10 +74,6 @@ def make_schedule(config: TrainConfig, updates: int) -> Schedule:
 
     With `bert-adamw`, the decay starts at the first update, as in google-research/bert. When the
     warm-up ends, the learning rate therefore drops from the peak to the decay line.
-
-    Args:
-      config: Optimizer, peak learning rate and warm-up.
-      updates: Length of the schedule, in updates.
     """
     if config.optimizer == BERT_ADAMW:
         line = tf_keras.optimizers.schedules.PolynomialDecay(config.learning_rate, updates, 0.0)

@@ -21,10 +21,10 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
-from bertaccum.runs.record import read_run_config, undamaged, whole_lines
+from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
-from bertaccum.training.run_setup import Compilation
+from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
 
@@ -36,10 +36,7 @@ _CUTTING = ("micro_batch", "cut", "strategy", "replicas")
 
 
 def _absolute(name: str) -> str:
-    """Return a path that is valid in any working directory.
-
-    The name of a preset, or of a file that does not exist, is returned unchanged.
-    """
+    """Return the absolute path of a file; names of presets or of missing files are unchanged."""
     home = checkpoint_home(name)
     if name in PRESETS or not Path(home).exists():
         return preset_name(name)
@@ -48,9 +45,7 @@ def _absolute(name: str) -> str:
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
-    """Return a copy of a configuration with its model and paths resolved.
-
-    The copy is valid in any working directory.
+    """Return a copy of a configuration that is valid in any working directory.
 
     Args:
       config: Options of a run.
@@ -100,10 +95,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
 
 
 def deciding_options(config: TrainConfig) -> dict[str, Any]:
-    """Return the options that decide a run's updates and its best checkpoint.
-
-    Files are left out, because their digests are compared.
-    """
+    """Return the options that decide a run's updates and its best checkpoint, except files."""
     cutting = _CUTTING if config.dropout_stream == "micro-batch" else ()
     return {
         field.name: getattr(config, field.name)
@@ -153,18 +145,13 @@ def is_deterministic(wanted: bool | None) -> bool:
 
 
 def inputs_of(inputs: RunInputs) -> dict[str, Any]:
-    """Return the inputs that decide a run's updates, apart from its configuration.
-
-    Files are represented by their digests.
-    """
-    vocabulary = inputs.source.vocabulary
-    assert vocabulary is not None
+    """Return the inputs that decide a run's updates, with digests instead of files."""
     return {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
         "class names": inputs.labels.names,
         "files in manifest.json": [tsv.name for tsv in inputs.tsvs if is_prepared(tsv)],
-        "vocabulary": hashlib.sha256(vocabulary.identity().encode()).hexdigest(),
+        "vocabulary": hashlib.sha256(inputs.vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
         "pretrained weights": _weights_digest(inputs.source),
     }
@@ -215,11 +202,7 @@ def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
 
 
 def check_start(run: RunPaths) -> None:
-    """Check that a run without a checkpoint may start over.
-
-    Raises:
-      InputError: A checkpoint was saved before, and starting over would destroy the results.
-    """
+    """Raise InputError if a run has results but no checkpoint: a new start would destroy them."""
     if (run.checkpoints / NOT_SAVED_YET).exists():
         return
     best, logs = complete_folder(run.best), (run.metrics, run.eval)
@@ -236,20 +219,17 @@ def check_start(run: RunPaths) -> None:
 
 
 def check_logs(run: RunPaths, update: int, evaluated: int, interval: int) -> None:
-    """Check that the logs of a run contain everything up to a checkpoint.
+    """Raise InputError if a log lacks a line from before a checkpoint.
 
     Args:
       run: The run.
       update: Update of the checkpoint.
       evaluated: Last scheduled evaluation before the checkpoint; 0 if none.
       interval: Number of updates between evaluations.
-
-    Raises:
-      InputError: A line is missing or damaged.
     """
     for path, last, step in ((run.metrics, update, 1), (run.eval, evaluated, interval)):
         expected = range(step, last + 1, step)
-        logged = [line["update"] for line in whole_lines(path) if "loss" in line]
+        logged = [line["update"] for line in whole_lines(path) if line["kind"] != OUT_OF_MEMORY]
         for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
             if found != number:
                 raise InputError(

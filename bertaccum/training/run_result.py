@@ -52,11 +52,7 @@ class SeedsResult:
 
 
 def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -> RunResult:
-    """Consume a run's events until the run ends, and return the result.
-
-    Args:
-      events: Events of the run; those of later runs are not consumed.
-      callback: Called with each event.
+    """Consume the events of one run, and return the result.
 
     Raises:
       BertAccumError: The run failed.
@@ -82,22 +78,17 @@ def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -
 
 def collect_seeds(
     config: TrainConfig,
+    out: Path,
     seeds: int,
     events: Iterator[Event],
     callback: Callable[[Event], None] | None,
 ) -> SeedsResult:
     """Consume the events of several runs, write statistics of their metrics, and return both.
 
-    Args:
-      config: Options of the runs; `out` is the folder that contains their run folders.
-      seeds: Number of runs.
-      events: Events of all runs, one run after another.
-      callback: Called with each event.
-
     Raises:
       BertAccumError: A run failed.
     """
-    out, runs = Path(str(config.out)), []
+    runs = []
     for seed in range(config.seed, config.seed + seeds):
         result = collect(events, callback)
         # A run that had already finished yields only its summary, so its folder is set here.

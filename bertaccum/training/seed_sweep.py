@@ -6,7 +6,7 @@ import dataclasses
 import gc
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.resume import resumed_config
+from bertaccum.training.train import resume, train
 
 # Raising these options makes a finished run continue.
 _LONGER = ("max_updates", "patience")
@@ -36,32 +39,31 @@ _FIGURES = (
 
 def train_seeds(
     config: TrainConfig,
+    out: Path,
     seeds: int,
     named: dict[str, Any],
-    start: Callable[[TrainConfig, dict[str, Any]], Iterator[Event]],
-    resume: Callable[[Path, dict[str, Any]], Iterator[Event]],
+    progress: Progress,
+    stopping: Stopping | None = None,
 ) -> Generator[Event, None, None]:
     """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
-    The runs are in the folders `seed-N` of `config.out`. Repeating the call resumes a stopped run
-    and skips finished ones.
+    Repeating the call resumes a stopped run and skips finished ones.
 
     Args:
-      config: Options of the runs; `out` is the folder that contains their run folders.
+      config: Options of the runs, except `out`.
+      out: Folder that contains their run folders, `seed-N`.
       seeds: Number of runs.
       named: Options that the user set.
-      start: Starts a new run, given its configuration and the options that the user set.
-      resume: Resumes a run, given its folder and the options to change.
+      progress: Reports preparations and evaluations.
+      stopping: Records requests to stop, and passes them on to the runs.
 
     Yields:
-      The events of each run, ending with `Finished`. For a run that had already finished, this is
-        the only event.
+      The events of each run. A run that had already finished yields only `Finished`.
 
     Raises:
       ConfigError: The environment describes several workers, or the folder contains runs with other
         options.
     """
-    assert config.out is not None  # `check_seeds` requires it.
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
             "`seeds` is for one process, but the environment describes several workers",
@@ -69,15 +71,15 @@ def train_seeds(
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     for seed in range(config.seed, config.seed + seeds):
-        path = RunPaths(seed_folder(Path(config.out), seed))
-        if (summary := _over(path, asked)) is not None:
+        path = RunPaths(seed_folder(out, seed))
+        if (summary := _finished_summary(path, asked)) is not None:
             yield Finished(summary)
             continue
         if path.config.exists():
-            run = resume(path.path, asked)
+            run = resume(path.path, asked, progress, stopping)
         else:
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
-            run = start(own, asked | {"seed": seed})
+            run = train(own, progress, stopping, asked | {"seed": seed})
         for event in run:
             yield event
             if isinstance(event, Stopped):
@@ -96,12 +98,8 @@ def seed_folder(out: Path, seed: int) -> Path:
     return out / f"seed-{seed}"
 
 
-def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a finished run that the requested options do not extend, else None.
-
-    Raises:
-      ConfigError: The run was started with other options.
-    """
+def _finished_summary(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the summary of a finished run that the requested options do not extend, else None."""
     summary = read_mapping(path.summary)
     if summary is None:
         return None
@@ -111,10 +109,6 @@ def _over(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] | None:
 
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
     """Compute statistics of the metrics of several runs, and write them to `seeds.json`.
-
-    Args:
-      out: Folder that contains the run folders.
-      summaries: Summaries of the runs.
 
     Returns:
       `runs` (their number), `best_by` (the metric that selected each best checkpoint), and for each

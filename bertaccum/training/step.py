@@ -31,13 +31,7 @@ from bertaccum.tasks.task import Task
 
 @dataclass(frozen=True)
 class Share:
-    """The tensors of a window, or of a replica's share of a window, with dropout masks.
-
-    Args:
-      micro_batches, tokens, passages, labels, weights, window_weight, window_examples: Results of
-        `windows.fields`.
-      masks: Dropout masks of the examples.
-    """
+    """A replica's share of a window: tensors that `windows.fields` returned, and dropout masks."""
 
     micro_batches: tf.Tensor
     tokens: tf.Tensor
@@ -224,20 +218,23 @@ def make_update(
     """Build a function that runs one update of `model` with `optimizer`.
 
     Args:
-      task, model, optimizer, seed, dropout_stream: Arguments of `Trainee`.
+      task: Task of the model.
+      model: Model to train.
+      optimizer: Optimizer that accumulates and applies the gradients.
+      seed: Seed of dropout.
       accumulate: Whether windows may have several micro-batches; if not, there are no accumulators.
-      compile: Whether XLA compiles the steps, for each shape of a micro-batch. Accumulators must be
-        on the device.
       stopped: Boolean variable in host memory. Once it is True, no further micro-batch starts and
         the update is not applied.
+      dropout_stream: How dropout masks are seeded, "example" or "micro-batch".
+      compile: Whether XLA compiles the steps, for each shape of a micro-batch. Accumulators must be
+        on the device.
 
     Returns:
-      A function that takes a `Window`, updates the weights and returns a dict. `loss` is the
-        weighted mean loss of the window, and `losses` contains each micro-batch's contribution to
-        it. `grad_norm` is the global norm of the mean gradient before clipping. `learning_rate` is
-        the rate of the update. `finished` is False if the update was stopped; in that case, the
-        accumulated sums remain. `applied` is False if the update was stopped, or skipped because a
-        gradient was not finite.
+      A function that takes a `Window`, updates the weights and returns a dict: `loss`, the weighted
+        mean loss; `losses`, what each micro-batch contributes to it; `grad_norm`, the norm of the
+        mean gradient before clipping; `learning_rate`; `finished`, False if the update was stopped,
+        so that the accumulated sums remain; and `applied`, False if the update was stopped, or
+        skipped because a gradient was not finite.
     """
     if stopped is None:
         with tf.device("CPU"):
@@ -270,17 +267,16 @@ def make_shared_update(
 
     Args:
       trainee: Its model and optimizer were created in the scope of the topology's strategy.
-      stopped: Argument of `make_update`.
+      stopped: Boolean variable in host memory; once it is True, all workers drop the window.
       topology: Replicas of the run.
       watch: Watch to which the update reports the activity of this worker.
 
     Returns:
-      A function that takes a share of the window for each replica of this worker. It returns the
-        values returned by a function that `make_update` built, and the `_REPORTED` numbers summed
-        over workers. `losses` contains one list for each replica of this worker. If this worker's
-        shares do not fit in memory, the function raises tf.errors.ResourceExhaustedError: drop the
-        accumulated sums and try again with smaller micro-batches. If the reduction or the optimizer
-        step does not fit, it raises RunError.
+      A function that takes a share of the window for each replica of this worker. It returns what
+        the function of `make_update` returns, with one list of `losses` for each share, and the
+        sums of the `_REPORTED` numbers. It raises ResourceExhaustedError if this worker's shares do
+        not fit in memory: drop the sums and try again. It raises RunError if the second part does
+        not fit.
     """
     disable_fused_matmul()
     with topology.strategy.scope():

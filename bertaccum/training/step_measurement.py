@@ -79,12 +79,7 @@ def main() -> None:
 
 
 class MeasuredModel:
-    """A model that trains on random tokens; the cost of a step does not depend on the tokens.
-
-    Args:
-      job: Job returned by `PlanRequest.job`.
-      progress: Called while the texts are tokenized.
-    """
+    """A model that trains on random tokens; the cost of a step does not depend on the tokens."""
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
         self.config = TrainConfig(**job["config"])

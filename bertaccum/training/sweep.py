@@ -25,6 +25,8 @@ from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.sweep_figure import write_heat_map
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.seed_sweep import train_seeds
 from data_prep.tables.tsv import read_tsv
@@ -40,8 +42,6 @@ _ROUNDS = (1 / 9, 1 / 3, 1.0)
 _KEPT = 1 / 3
 RECORD = "sweep.json"
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
-Start: TypeAlias = Callable[[TrainConfig, dict[str, Any]], Iterator[Event]]
-Resume: TypeAlias = Callable[[Path, dict[str, Any]], Iterator[Event]]
 
 
 @dataclass
@@ -116,12 +116,13 @@ def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
 
 
 class Sweep:
-    """A grid search, whose runs are in the folder `config.out`.
+    """A grid search, whose runs are in the folder `out`.
 
     Repeating a sweep resumes it: it skips what `sweep.json` says is done, and cells that diverged.
 
     Args:
-      config: Options of all runs.
+      config: Options of all runs, except `out`.
+      out: Folder of the sweep.
       grid: Values of the options to combine.
       seeds: Number of runs for each cell.
       halving: Whether to train all cells a little, and only the best ones to the end.
@@ -136,17 +137,17 @@ class Sweep:
     def __init__(
         self,
         config: TrainConfig,
+        out: Path,
         grid: Grid,
         seeds: int,
         halving: bool,
         train_rows: int,
         named: dict[str, Any],
     ) -> None:
-        assert config.out is not None
         self.cells, self.best_by = cells_of(config, grid), ""
         self._config, self._seeds, self._rows, self._named = config, seeds, train_rows, named
         self._rounds = _ROUNDS if halving else (1.0,)
-        self._folder = Path(config.out)
+        self._folder = out
         asked = {name: value for name, value in named.items() if name != "out"}
         values = {name: [*dict.fromkeys(c.options[name] for c in self.cells)] for name in grid}
         self._asked = {"grid": values, "seeds": seeds, "halving": halving, "options": asked}
@@ -160,7 +161,7 @@ class Sweep:
                 "choose another folder, or repeat that sweep to continue it",
             )
         try:
-            self._take(saved)
+            self._load_results(saved)
             self.result()
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
@@ -169,8 +170,8 @@ class Sweep:
                 path=self._folder / RECORD,
             ) from None
 
-    def _take(self, saved: dict[str, Any]) -> None:
-        """Take over the results that an earlier call saved."""
+    def _load_results(self, saved: dict[str, Any]) -> None:
+        """Load the results that an earlier call saved."""
         self.best_by = saved["best_by"]
         done = {json_text(one["options"]): one for one in saved["cells"]}
         for cell in self.cells:
@@ -178,31 +179,31 @@ class Sweep:
                 cell.rounds, cell.diverged = one["rounds"], one["diverged"]
                 cell.failed = one["failed"] if cell.diverged else None
 
-    def events(self, start: Start, resume: Resume) -> Generator[Event, None, None]:
-        """Train, and yield the events of all runs.
-
-        Args:
-          start, resume: Arguments of `train_seeds`.
-        """
+    def events(
+        self, progress: Progress, stopping: Stopping | None = None
+    ) -> Generator[Event, None, None]:
+        """Train, and yield the events of all runs."""
         left = self.cells
         for fraction in self._rounds:
             for cell in left:
                 if cell.failed is None and _key(fraction) not in cell.rounds:
-                    for event in self._train(cell, fraction, start, resume):
+                    for event in self._train(cell, fraction, progress, stopping):
                         yield event
                         if isinstance(event, Stopped):
                             return
             left = self._kept(left, fraction)
 
-    def _train(self, cell: Cell, fraction: float, start: Start, resume: Resume) -> Iterator[Event]:
+    def _train(
+        self, cell: Cell, fraction: float, progress: Progress, stopping: Stopping | None
+    ) -> Iterator[Event]:
         halving = len(self._rounds) > 1
         most = self._updates(cell, fraction) if halving else self._config.max_updates
         options = cell.options | ({} if most is None else {"max_updates": most})
-        out = str(self._folder / cell.name)
-        own = dataclasses.replace(self._config, out=out, **options)
+        own, out = dataclasses.replace(self._config, **options), self._folder / cell.name
         runs: list[dict[str, Any]] = []
         try:
-            for event in train_seeds(own, self._seeds, self._named | options, start, resume):
+            named = self._named | options
+            for event in train_seeds(own, out, self._seeds, named, progress, stopping):
                 yield event
                 if isinstance(event, Stopped):
                     return
@@ -265,20 +266,16 @@ class Sweep:
 
 def search(
     config: TrainConfig,
+    out: Path,
     grid: Grid | None,
     seeds: int,
     halving: bool,
     named: dict[str, Any],
-    start: Start,
-    resume: Resume,
+    progress: Progress,
+    stopping: Stopping | None,
     callback: Callable[[Event], None] | None,
 ) -> dict[str, Any]:
-    """Run a sweep, and draw its heat map.
-
-    Args:
-      config, grid, seeds, halving, named: Arguments of `Sweep`; without a grid, `PAPER`.
-      start, resume: Arguments of `train_seeds`.
-      callback: Called with each event.
+    """Run a `Sweep`, by default with the grid of the BERT paper, and draw its heat map.
 
     Returns:
       What `Sweep.result` returns, and `figures`, the paths of the figures.
@@ -288,13 +285,13 @@ def search(
     """
     chosen: Grid = PAPER if grid is None else grid
     tsv, _ = tsvs_to_train_on(Path(config.data))
-    sweep = Sweep(config, chosen, seeds, halving, len(read_tsv(tsv)), named)
-    with contextlib.closing(sweep.events(start, resume)) as events:
+    sweep = Sweep(config, out, chosen, seeds, halving, len(read_tsv(tsv)), named)
+    with contextlib.closing(sweep.events(progress, stopping)) as events:
         for event in events:
             if callback is not None:
                 callback(event)
     found = sweep.result()
-    return found | {"figures": write_heat_map(Path(str(config.out)), chosen, found)}
+    return found | {"figures": write_heat_map(out, chosen, found)}
 
 
 def _key(fraction: float) -> str:

@@ -20,15 +20,7 @@ _LARGEST_TOTAL = 1e30
 
 
 def check_task_options(config: TrainConfig, labels: Labels) -> None:
-    """Check the options that suit only some tasks.
-
-    Args:
-      config: Options of the run.
-      labels: Labels of the data.
-
-    Raises:
-      ConfigError: An option does not suit the task, or `class_weight` is not valid.
-    """
+    """Raise ConfigError if an option does not suit the task, or `class_weight` is not valid."""
     task = make_task(labels)
     if config.best_by not in (None, *task.metrics):
         raise ConfigError(
@@ -42,12 +34,7 @@ def check_task_options(config: TrainConfig, labels: Labels) -> None:
 
 
 def weighted(store: TokenStore, config: TrainConfig, inputs: RunInputs) -> TokenStore:
-    """Return a token store in which the weight of each row is multiplied by that of its class.
-
-    Args:
-      store: Token store of train.tsv.
-      config: Options of the run.
-      inputs: Inputs of the run.
+    """Return the token store of train.tsv with weights multiplied by those of the classes.
 
     Raises:
       ConfigError: The class weights are not valid.
@@ -86,14 +73,10 @@ def class_weights(option: str, labels: Labels, classes: np.ndarray) -> np.ndarra
 
 
 def named_weights(option: str, labels: Labels) -> np.ndarray:
-    """Return the weight of each class, [classes] float32.
-
-    Args:
-      option: Weights in the form `NAME=W,NAME=W`; 1 for the classes that it does not name.
-      labels: Labels of the data.
+    """Return the weight of each class, [classes] float32, by default 1.
 
     Raises:
-      ConfigError: A part of the option does not have this form, or no weight is above 0.
+      ConfigError: The option is not of the form `NAME=W,NAME=W`, or no weight is above 0.
     """
     weights, find = dict[str, float](), class_finder(labels.names)
     for part in option.split(","):

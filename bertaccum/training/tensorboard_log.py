@@ -15,18 +15,20 @@ import tensorflow as tf
 
 from bertaccum.errors import RunError, reason
 from bertaccum.options.metrics import LABELS
-from bertaccum.runs.record import Record
+from bertaccum.runs.record import EVALUATED, UPDATED, Record
 
-# Fields of `metrics.jsonl` and `eval.jsonl` to plot, with their TensorBoard tags.
-_OF_UPDATES = {
-    "loss": "train/loss",
-    "learning_rate": "train/learning_rate",
-    "grad_norm": "train/gradient_norm",
-    "noise_scale": "train/noise_scale",
-    "examples_per_second": "speed/examples_per_second",
-    "peak_memory_bytes": "memory/peak_bytes",
+# For each kind of line in the logs, the fields to plot with their TensorBoard tags.
+_TAGS = {
+    UPDATED: {
+        "loss": "train/loss",
+        "learning_rate": "train/learning_rate",
+        "grad_norm": "train/gradient_norm",
+        "noise_scale": "train/noise_scale",
+        "examples_per_second": "speed/examples_per_second",
+        "peak_memory_bytes": "memory/peak_bytes",
+    },
+    EVALUATED: {name: f"dev/{name}" for name in LABELS},
 }
-_OF_EVALUATIONS = {name: f"dev/{name}" for name in LABELS}
 # Maximum delay before an event appears in TensorBoard.
 _FLUSH_MILLISECONDS = 10_000
 
@@ -34,9 +36,7 @@ _FLUSH_MILLISECONDS = 10_000
 class TensorBoardLog:
     """A writer of a run's TensorBoard events, which begins with those already in the logs.
 
-    Args:
-      folder: Folder to write to; event files in it are replaced.
-      record: Record of the run so far.
+    Event files in `folder` are replaced.
 
     Raises:
       RunError: The folder cannot be written.
@@ -61,14 +61,11 @@ class TensorBoardLog:
     def add(self, line: dict[str, Any]) -> None:
         """Write a line of `metrics.jsonl` or `eval.jsonl`, if it contains values to plot.
 
-        Args:
-          line: Fields of the line.
-
         Raises:
           RunError: The event cannot be written.
         """
-        names = _OF_EVALUATIONS if "best" in line else _OF_UPDATES
-        known = {name: line[key] for key, name in names.items() if line.get(key) is not None}
+        tags = _TAGS.get(line["kind"], {})
+        known = {tag: line[key] for key, tag in tags.items() if line.get(key) is not None}
         with self._writing(), self._writer.as_default(step=line["update"]):
             for name, value in known.items():
                 tf.summary.scalar(name, value)

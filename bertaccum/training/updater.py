@@ -1,90 +1,108 @@
-"""The updates of a run, with micro-batches that shrink when memory runs out."""
+"""The updates of a run, which a thread computes so that the device does not wait for the host."""
 
 from __future__ import annotations
 
-import dataclasses
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.accumulation.window import WindowOptimizer
-from bertaccum.bert.encoder import set_recompute
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
-from bertaccum.distribution.device_memory import limits_the_host
+from bertaccum.distribution.device_memory import (
+    limits_the_host,
+    peak_memory_bytes,
+    reset_peak_memory,
+)
 from bertaccum.errors import RunError
-from bertaccum.options.offload_rungs import offloads_sums
-from bertaccum.planning.cost import check_host_memory
-from bertaccum.planning.plan import Saving
-from bertaccum.planning.planner import remember_out_of_memory
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
-from bertaccum.training.noise_scale import NoiseMeter, gradient_products
+from bertaccum.training.memory_recovery import build_optimizer, recover
+from bertaccum.training.noise_scale import NoiseMeter
 from bertaccum.training.nonfinite import not_finite
-from bertaccum.training.recipe import make_optimizer, offload
-from bertaccum.training.run_setup import RunSetup
+from bertaccum.training.setup import Setup
 from bertaccum.training.step import Trainee, make_shared_update, make_update
-from bertaccum.training.update_thread import UpdateThread
+
+Update: TypeAlias = Callable[[list[Window]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A window that is ready for its update.
-
-    Args:
-      number: Number of the update, counted from 0.
-      epoch: Number of the epoch, counted from 0.
-      rows: Row numbers of the window's examples in the token store.
-      windows: The shares of this worker's replicas.
-    """
+    """A window that is ready for its update: its rows, and the shares of the local replicas."""
 
     number: int
     epoch: int
     rows: np.ndarray
-    windows: list[Window]
+    shares: list[Window]
 
 
 class Updater:
-    """The updates of a run; micro-batches become smaller when memory runs out.
+    """The updates of a run, one at a time; call `close` at the end.
 
-    Another thread runs the updates. Meanwhile, the caller prepares the next window, and logs the
-    update before. Call `close` at the end.
+    While an update runs, the caller logs the update before, and `wait` prepares the next window.
 
-    The attribute `batch` is the only copy of the current batch plan, and `noise` that of the sums
-    from which the noise scale is computed.
-
-    Args:
-      setup: What the run consists of.
+    Attributes:
+      plan: Current batch plan, which changes when memory runs out.
+      optimizer: Optimizer of the model.
+      noise: Sums from which the noise scale is computed.
+      overlaps: Whether an update may start before the one before is logged.
     """
 
-    def __init__(self, setup: RunSetup) -> None:
-        self._setup, self._task, self._config = setup, setup.task, setup.config
-        self._model, self._store = setup.model, setup.train_store
-        self._topology, self._watch = setup.session.topology, setup.session.watch
-        first = Saving(self._config.recompute, self._config.offload)
-        self.batch = self._setup.batch(int(self._config.micro_batch), first)
-        self.noise = NoiseMeter(len(self._store), self._config.target_batch)
-        self.optimizer = self._make_optimizer()
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._store = setup, setup.train_store
+        first = setup.batch_plan(setup.micro_batch, setup.saving)
+        self.optimizer, groups, self.plan = build_optimizer(setup, first)
+        self.noise = NoiseMeter(len(self._store), setup.config.target_batch, groups)
+        # On a CPU with a memory limit, an update may use all memory, and TensorFlow crashes if it
+        # cannot allocate the tensors of a window or of a log.
+        self.overlaps = not limits_the_host()
         with tf.device("CPU"):
             self._stopped = tf.Variable(False, trainable=False)
         self._update, self._thread = self._make_update(), UpdateThread()
-        # On a CPU with a memory limit, an update may use all memory, and TensorFlow crashes if it
-        # cannot allocate the tensors of a window or of a log.
-        self._overlaps = not limits_the_host()
-        # The windows that were last prepared, last given to the thread, and last updated from, and
-        # the losses of the latter's micro-batches.
         self._prepared: _Prepared | None = None
-        self._started: _Prepared
-        self._last: tuple[_Prepared, list[list[float]]]
+        self._started: _Prepared | None = None
+        # Losses of the micro-batches of each local replica in the last update.
+        self._losses: list[list[float]] = []
 
     @property
     def is_running(self) -> bool:
-        """Whether an update has started whose events `run` has not yet yielded."""
+        """Whether an update has started for which `wait` has not been called."""
         return self._thread.is_running
+
+    def start(self, number: int, again: bool = False) -> None:
+        """Start an update.
+
+        Args:
+          number: Number of the update, counted from 0.
+          again: Whether this is another attempt, after the last one ran out of memory.
+        """
+        self._started = self._prepare(number)
+        self._thread.start(self._update, self._started.shares, again)
+
+    def wait(self) -> Updated | OutOfMemory:
+        """Prepare the next window, wait for the update in progress, and return its event.
+
+        After `OutOfMemory`, start the update again.
+
+        Raises:
+          StoppedEarlyError: A worker was asked to stop; the update was not applied.
+          RunError: The update does not fit in memory.
+        """
+        window = self._started
+        assert window is not None
+        self._prepare(window.number + 1)
+        try:
+            results = self._thread.result()
+        except tf.errors.ResourceExhaustedError:
+            return self._recover(window.number + 1)
+        if not results["finished"]:
+            raise StoppedEarlyError
+        self._losses = results["losses"]
+        return self._updated(window, results)
 
     def stop(self) -> None:
         """Stop the current update before its next micro-batch. Any thread may call this method."""
@@ -95,67 +113,44 @@ class Updater:
 
         With several workers, it is not stopped, because the others would stop as if by a signal.
         """
-        if self._topology.workers == 1:
+        if self._setup.session.topology.workers == 1:
             self.stop()
         self._thread.close()
 
-    def run(
-        self, number: int, goes_on: Callable[[Updated], bool]
-    ) -> Iterator[OutOfMemory | Updated]:
-        """Run one update, or wait for it if it was started by the call for the update before.
+    def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> RunError:
+        """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
         Args:
-          number: Number of the update, counted from 0.
-          goes_on: Called with the `Updated` that is about to be yielded. If it returns True, the
-            next update starts immediately, unless the host's memory is limited.
-
-        Yields:
-          `OutOfMemory` each time the update runs out of memory, and `Updated` at the end.
-
-        Raises:
-          StoppedEarlyError: A worker was asked to stop; the update was not applied.
-          RunError: The update does not fit in memory.
+          update: Number of the last update, counted from 1.
+          in_a_row: Number of these updates.
+          numbers: Row number in train.tsv of each example in the token store, [examples] int.
         """
-        if not self.is_running:
-            self._start(number)
-        while True:
-            self._prepare(number + 1)
-            try:
-                results = self._thread.result()
-                break
-            except tf.errors.ResourceExhaustedError:
-                yield self._shrink(number + 1)
-            self._start(number, again=True)
-        if not results["finished"]:
-            raise StoppedEarlyError
-        self._last = self._started, results["losses"]
-        updated = self._updated(self._started, results)
-        if goes_on(updated) and self._overlaps:
-            self._start(number + 1)
-        yield updated
+        window, precision = self._prepare(update - 1), self._setup.config.precision
+        rows, losses = by_length(self._store, window.rows), self._losses
+        return not_finite(update, in_a_row, rows, window.shares, losses, numbers, precision)
 
     def _prepare(self, number: int) -> _Prepared:
-        """Return the window of an update, which is made unless it was the last one made.
-
-        If an update runs out of memory after the next window was made, both are made again, by the
-        new batch plan.
-        """
+        """Return the window of an update; the one prepared last is kept."""
         made = self._prepared
         if made is None or made.number != number:
-            config, examples = self._config, len(self._store)
+            config, examples = self._setup.config, len(self._store)
             epoch, rows = window_rows(number, examples, config.target_batch, config.seed)
             made = _Prepared(number, epoch, rows, self._shares(rows))
-            for window in made.windows if self._overlaps else ():
+            for window in made.shares if self.overlaps else ():
                 _ = window.tensors  # Convert the arrays now, not when the update starts.
             self._prepared = made
         return made
 
-    def _start(self, number: int, again: bool = False) -> None:
-        self._started = self._prepare(number)
-        self._thread.start(self._update, self._started.windows, again)
+    def _shares(self, rows: np.ndarray) -> list[Window]:
+        """Return the share of a window that each of this worker's replicas processes."""
+        topology, plan = self._setup.session.topology, self.plan
+        first, replicas = topology.first_replica, topology.replicas
+        made_of = self._store, rows, plan.micro_batch, self._setup.cut(plan)
+        shapes, prices = plan.shapes or (), self._setup.compilation.prices
+        local = range(first, first + topology.local_replicas)
+        return [make_window(*made_of, r, replicas, shapes, prices) for r in local]
 
     def _updated(self, window: _Prepared, results: dict[str, Any]) -> Updated:
-        """Return the event of an update that has just ended."""
         number, rows, seconds = window.number, window.rows, self._thread.seconds
         return Updated(
             update=number + 1,
@@ -174,133 +169,101 @@ class Updater:
             **self.noise.add(number, self._store.weights[rows], results),
         )
 
-    def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> RunError:
-        """Return the error for too many consecutive updates whose loss or gradient is not finite.
+    def _recover(self, update: int) -> OutOfMemory:
+        """Change the plan after an update ran out of memory, counted from 1."""
+        before, self._prepared = self.plan, None
+        self.plan = recover(self._setup, self.optimizer, before, update)
+        compiles = bool(before.shapes) != bool(self.plan.shapes)
+        if self.plan.saving != before.saving or compiles or not before.accumulates:
+            self._update = self._make_update()
+        return OutOfMemory(update, before.micro_batch, self.plan.micro_batch, *self.plan.saving)
 
-        Args:
-          update: Number of the last of these updates, counted from 1.
-          in_a_row: Number of these updates.
-          numbers: Row number in train.tsv of each example in the token store, [examples] int.
-        """
-        window, losses = self._last
-        rows, precision = by_length(self._store, window.rows), self._config.precision
-        return not_finite(update, in_a_row, rows, window.windows, losses, numbers, precision)
-
-    def _make_optimizer(self) -> WindowOptimizer:
-        """Return an optimizer with its state; offload more if this does not fit in memory."""
-        while True:
-            offload = self.batch.offload
-            self._check_host_memory(offload)
-            config = dataclasses.replace(self._config, offload=offload)
-            with suppress(tf.errors.ResourceExhaustedError), self._topology.strategy.scope():
-                steps = 2 if self.batch.accumulates else 1
-                setup = self._setup
-                optimizer = make_optimizer(config, setup.scheduled_updates, steps, setup.schedule)
-                variables = self._model.trainable_variables
-                optimizer.build(variables)
-                if (wanted := self._config.noise_scale) != "none":
-                    optimizer.observer, names = gradient_products(variables, wanted == "groups")
-                    self.noise.names = names
-                return optimizer
-            gc.collect()
-            saving = self.batch.saving.offloading_more()
-            if saving is None or self._topology.workers > 1:
-                raise RunError(
-                    "the optimizer's state does not fit in memory",
-                    "raise `memory_limit` or choose a smaller `model`"
-                    if saving is None
-                    else f"set `offload` {saving.offload}, or raise `memory_limit`",
-                )
-            self.batch = self._setup.batch(self.batch.micro_batch, saving)
-
-    def _make_update(self) -> Callable[[list[Window]], dict[str, Any]]:
+    def _make_update(self) -> Update:
         """Return a function that runs one update, given the shares of this worker's replicas."""
-        self._compiled: set[tuple[int, int]] = set()
-        seed, stream = self._config.seed, self._config.dropout_stream
-        made_of = self._task, self._model, self.optimizer, seed
-        if self._topology.replicas > 1:
-            trainee = Trainee(*made_of, stream, bool(self.batch.shapes))
-            return make_shared_update(trainee, self._stopped, self._topology, self._watch)
-        compile = bool(self.batch.shapes)
-        alone = make_update(*made_of, self.batch.accumulates, self._stopped, stream, compile)
+        setup, topology = self._setup, self._setup.session.topology
+        made_of = setup.task, setup.model, self.optimizer, setup.config.seed
+        stream, compile = setup.config.dropout_stream, bool(self.plan.shapes)
+        if topology.replicas > 1:
+            trainee = Trainee(*made_of, stream, compile)
+            return make_shared_update(trainee, self._stopped, topology, setup.session.watch)
+        accumulates = self.plan.accumulates
+        alone = make_update(*made_of, accumulates, self._stopped, stream, compile)
+        compiled = set[tuple[int, int]]()
 
         def update(windows: list[Window]) -> dict[str, Any]:
             (window,) = windows
-            self._compile(alone)
+            self._compile(alone, compiled)
             results = alone(window)
             sizes = {key: getattr(window, key) for key in ("micro_steps", "padded_tokens")}
             return results | sizes | {"losses": [results["losses"]]}
 
         return update
 
-    def _compile(self, update: Callable[[Window], Any]) -> None:
+    def _compile(self, update: Callable[[Window], Any], compiled: set[tuple[int, int]]) -> None:
         """Compile an update's steps for the plan's shapes, so that a message can say so.
 
         With several replicas, the first window of each shape compiles them.
         """
-        shapes = self.batch.shapes or ()
+        shapes = self.plan.shapes or ()
         for number, shape in enumerate(shapes):
-            if shape not in self._compiled:
+            if shape not in compiled:
                 self._setup.session.progress("compiling steps", number + 1, len(shapes))
                 update(empty_window(shape, self._store.labels[:0]))
                 self.optimizer.drop()
-                self._compiled.add(shape)
+                compiled.add(shape)
 
-    def _shares(self, rows: np.ndarray) -> list[Window]:
-        """Return the share of a window that each of this worker's replicas processes."""
-        first, replicas = self._topology.first_replica, self._topology.replicas
-        own = range(first, first + self._topology.local_replicas)
-        plan, cut = self.batch, self._setup.cut(self.batch)
-        made_of = self._store, rows, plan.micro_batch, cut
-        shapes, prices = plan.shapes or (), self._setup.compilation.prices
-        return [make_window(*made_of, r, replicas, shapes, prices) for r in own]
 
-    def _shrink(self, update: int) -> OutOfMemory:
-        """Drop the current window's sums, and halve the micro-batch size from now on.
+class UpdateThread:
+    """A thread that runs one update at a time.
 
-        If the size is already 1, recompute the layers instead, then offload the moments, then the
-        accumulators.
+    TensorFlow releases Python's global lock while it computes. A single thread serves all updates,
+    because TensorFlow keeps its options for calls of functions per thread.
 
-        Raises:
-          RunError: No smaller plan exists, or some weights have already been changed.
-        """
-        if self.optimizer.half_updated.numpy():
-            raise RunError(
-                f"out of memory while update {update} was being applied",
-                "lower `micro_batch`, `offload` more or raise `memory_limit`, then run again with"
-                " `resume`",
-            )
-        with self._topology.strategy.scope():
-            self.optimizer.drop()
-        before = self.batch
-        remember_out_of_memory(self._setup.request, before.micro_batch, before.saving)
-        saving = before.saving if before.micro_batch > 1 else self._save_more(update)
-        self.batch = self._setup.batch(max(before.micro_batch // 2, 1), saving)
-        anew = bool(before.shapes) != bool(self.batch.shapes) or not before.accumulates
-        if saving != before.saving or anew:
-            self._update = self._make_update()
-        return OutOfMemory(update, before.micro_batch, self.batch.micro_batch, *saving)
+    Attributes:
+      seconds: Time that the last update ran, in seconds, including its failed attempts.
+      peak_memory_bytes: Peak memory of the last update in bytes; None if unknown.
+    """
 
-    def _check_host_memory(self, what: str) -> None:
-        weights = self._model.trainable_variables
-        parameters = sum(v.shape.num_elements() for v in weights) * self._topology.local_replicas
-        check_host_memory(what, parameters, self._config.offload_folder)
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.peak_memory_bytes: int | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="updates")
+        self._future: Future[dict[str, Any]] | None = None
+        self._ident: int | None = None
+        self._entered = threading.Semaphore(0)
 
-    def _save_more(self, update: int) -> Saving:
-        """Recompute or offload more than before."""
-        saving = self.batch.saving.more()
-        # The workers sum accumulators on the device and on the host in different ways.
-        alone = self._topology.workers == 1
-        if saving is None or (offloads_sums(saving.offload) and not alone):
-            raise RunError(
-                f"out of memory in update {update}, with one example at a time"
-                f" (`recompute` {self.batch.recompute}, `offload` {self.batch.offload})",
-                "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`"
-                if saving is None
-                else f"run again with `resume` and `offload` {saving.offload}",
-            )
-        self._check_host_memory(saving.offload)
-        set_recompute(self._model.checkpoint_items["encoder"], saving.recompute == "layer")
-        with self._topology.strategy.scope():
-            offload(self.optimizer, saving.offload, self._config.offload_folder)
-        return saving
+    @property
+    def is_running(self) -> bool:
+        """Whether an update was started whose results were not yet returned."""
+        return self._future is not None
+
+    def start(self, update: Update, windows: list[Window], again: bool) -> None:
+        """Start an update, and return once its thread has begun to run it."""
+        self._future = self._executor.submit(self._run, update, windows, again)
+        # If the caller kept Python's global lock, the thread could wait for it for 5 ms.
+        self._entered.acquire()
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the update, and return its results or raise its error."""
+        assert self._future is not None
+        future, self._future = self._future, None
+        return future.result()
+
+    def close(self) -> None:
+        """Wait until the update in progress has ended, and end the thread."""
+        # Garbage collection may close an abandoned run in any thread, and no thread can wait for
+        # itself.
+        self._executor.shutdown(wait=threading.get_ident() != self._ident)
+
+    def _run(self, update: Update, windows: list[Window], again: bool) -> dict[str, Any]:
+        self._ident = threading.get_ident()
+        self._entered.release()
+        if not again:
+            reset_peak_memory()
+            self.seconds = 0.0
+        start = time.perf_counter()
+        try:
+            return update(windows)
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.peak_memory_bytes = peak_memory_bytes()

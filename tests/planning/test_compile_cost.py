@@ -109,7 +109,7 @@ def test_compiles_if_it_pays(
     long = hours == 2.0
     assert found.compile == (asked == "on" or (asked == "auto" and long and speedup > 1))
     assert (found.cost is not None) == (asked == "on" or (asked == "auto" and long))
-    again = compilation.Compilation(found.compile).with_numbers(found.deciding())
+    again = compilation.Compilation(found.compile).with_numbers(found.numbers())
     assert again == dataclasses.replace(found, cost=None)
     short = dataclasses.replace(config, max_updates=10)
     brief = compilation.decide(short, request(compile=asked), planned, silent)
@@ -122,7 +122,7 @@ def test_compiles_if_it_pays(
     "values", [{"step_tokens": -1.0}, {"step_tokens": "a"}, {"attention": None}, {"other": 1.0}]
 )
 def test_damaged_numbers_are_refused(values: dict[str, Any]) -> None:
-    whole = compilation.Compilation(True).deciding()
+    whole = compilation.Compilation(True).numbers()
     with pytest.raises((ValueError, TypeError)):
         compilation.Compilation(True).with_numbers(whole | values)
 
@@ -176,7 +176,7 @@ def test_shapes_that_compile_at_once_have_a_price(monkeypatch: pytest.MonkeyPatc
     found = compilation.decide(
         TrainConfig(compile="on"), request(compile="on"), timed_plan(), silent
     )
-    assert found.cost and found.with_numbers(found.deciding()) == found
+    assert found.cost and found.with_numbers(found.numbers()) == found
 
 
 def timed_plan() -> PlanResult:

@@ -46,12 +46,12 @@ def test_evaluations_are_placed_at_the_examples_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"update": 2, "loss": "x", "examples": 4}', '{"update": 2, "loss": 1}']
+    "line", ['"update": 2, "loss": "x", "examples": 4', '"update": 2, "loss": 1']
 )
 def test_error_names_run_with_a_damaged_log(tmp_path: Path, line: str) -> None:
     run = write_run(tmp_path / "r", [0.7])
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(line + "\n")
+        file.write(f'{{"kind": "updated", {line}}}\n')
     with pytest.raises(InputError, match=r"r: the files of this run are damaged \(\w+Error: "):
         read_series(read_record(run))
 

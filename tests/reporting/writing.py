@@ -40,6 +40,7 @@ def write_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(options | config))
     lines = [
         {
+            "kind": "updated",
             "update": number,
             "epoch": 1,
             "loss": loss,
@@ -56,7 +57,8 @@ def write_run(
         {"update": update, "accuracy": score, "loss": 0.5, "best": score == best}
         for update, score in (accuracies or {}).items()
     ]
-    write_lines(folder / "eval.jsonl", [*evaluations, *scores])
+    lines = [{"kind": "evaluated"} | line for line in (*evaluations, *scores)]
+    write_lines(folder / "eval.jsonl", lines)
     cut = {"target_batch": batch, "micro_batch": 2, "accumulation_steps": batch // 2, "replicas": 1}
     write_json(folder / "plan.json", cut | {"why": None} | (plan or {}))
     digests = {name: name[0] * 64 for name in ("train.tsv", "dev.tsv", "vocabulary")}

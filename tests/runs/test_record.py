@@ -16,6 +16,8 @@ from bertaccum.errors import InputError
 from bertaccum.reporting.run_outline import outline
 from bertaccum.runs.record import find_runs, read_record
 
+LINE = '{"kind": "updated", "update": %d, "loss": 0.4}'
+
 
 def test_record_of_a_finished_run(tmp_path: Path) -> None:
     record = read_record(write_run(tmp_path / "r", [0.7, 0.6], accuracies={1: 0.9, 2: 0.8}))
@@ -60,7 +62,7 @@ def test_lock_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "torn", ['{"update": 3, "lo', '{"update": 3, "loss": 0.4}', "[]\n", "\x00"]
+    "torn", ['{"kind": "updated", "update": 3, "lo', LINE % 3, "[]\n", '{"update": 3}\n', "\x00"]
 )
 def test_log_is_read_up_to_a_damaged_line(tmp_path: Path, torn: str) -> None:
     run = write_run(tmp_path / "r", [0.7, 0.6], finished=False)
@@ -71,11 +73,11 @@ def test_log_is_read_up_to_a_damaged_line(tmp_path: Path, torn: str) -> None:
 
 def test_windows_out_of_memory_are_events_and_not_updates(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", [0.7])
-    line = {"update": 2, "out_of_memory": 8, "micro_batch": 4, "recompute": "none"}
+    line = {"kind": "out_of_memory", "update": 2, "out_of_memory": 8, "micro_batch": 4}
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     record = read_record(run)
-    assert (len(record.updates), record.events) == (1, [line])
+    assert (len(record.updates), record.out_of_memory) == (1, [line])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,7 @@ def test_error_names_damaged_configuration(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("summary.json", '{"updates": 1}'), ("metrics.jsonl", '{"update": 1, "loss": 1}\n')],
+    ("name", "text"), [("summary.json", '{"updates": 1}'), ("metrics.jsonl", LINE % 1 + "\n")]
 )
 def test_outline_names_a_run_with_damaged_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
@@ -141,12 +142,12 @@ def test_run_whose_configuration_stands_for_a_billion_numbers_is_not_listed(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e999}'),
-        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": NaN}'),
-        ("metrics.jsonl", '{"update": 1, "loss": 1, "seconds": 1e300}'),
-        ("metrics.jsonl", f'{{"update": 1{"0" * 400}, "loss": 1, "seconds": 1}}'),
-        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": "x"}'),
-        ("eval.jsonl", '{"update": 1, "best": true, "accuracy": [1]}'),
+        ("metrics.jsonl", '{"kind": "updated", "update": 1, "loss": 1, "seconds": 1e999}'),
+        ("metrics.jsonl", '{"kind": "updated", "update": 1, "loss": 1, "seconds": NaN}'),
+        ("metrics.jsonl", '{"kind": "updated", "update": 1, "loss": 1, "seconds": 1e300}'),
+        ("metrics.jsonl", f'{{"kind": "updated", "update": 1{"0" * 400}, "seconds": 1}}'),
+        ("eval.jsonl", '{"kind": "evaluated", "update": 1, "best": true, "accuracy": "x"}'),
+        ("eval.jsonl", '{"kind": "evaluated", "update": 1, "best": true, "accuracy": [1]}'),
         ("plan.json", '{"micro_batch": {"a": 1}}'),
         ("plan.json", '{"updates": "x"}'),
     ],
@@ -169,7 +170,7 @@ def test_run_with_numbers_of_another_type_is_not_listed(
 def test_log_with_an_endless_line_ends_before_it(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", [0.7])
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"update": 2, "loss": 0.1, "note": "a" * 2**22}) + "\n")
+        file.write(json.dumps({"kind": "updated", "update": 2, "note": "a" * 2**22}) + "\n")
     assert [line["update"] for line in read_record(run).updates] == [1]
 
 

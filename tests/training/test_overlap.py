@@ -22,14 +22,12 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
-from bertaccum.training import run as running
-from bertaccum.training import update_thread, updater
+from bertaccum.training import loop, updater
 from bertaccum.training.checkpoints import Checkpoints, saved_states
 from bertaccum.training.dev_evaluator import DevEvaluator
 from bertaccum.training.events import Event, OutOfMemory, Stopped, Updated
 from bertaccum.training.train import resume, train
-from bertaccum.training.update_thread import UpdateThread
-from bertaccum.training.updater import Updater
+from bertaccum.training.updater import Updater, UpdateThread
 
 # Each window has three micro-batches, of three, three and two examples.
 UPDATES, MICRO_STEPS = 6, 3
@@ -171,7 +169,7 @@ def test_checkpoint_due_by_time_follows_the_update_in_progress(
 ) -> None:
     now = [0.0]
     clocks = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
-    monkeypatch.setattr(running, "time", clocks)
+    monkeypatch.setattr(loop, "time", clocks)
     timed = config("timed", save_every="10m", keep=UPDATES)
     for event in train(timed, silent):
         if isinstance(event, Updated) and event.update == 2:
@@ -270,9 +268,9 @@ def test_seconds_are_those_of_all_attempts_but_not_between_them(
 ) -> None:
     resets: list[None] = []
     readings = itertools.accumulate([0, 1, 100, 2, 100, 4])
-    monkeypatch.setattr(update_thread, "reset_peak_memory", lambda: resets.append(None))
+    monkeypatch.setattr(updater, "reset_peak_memory", lambda: resets.append(None))
     clock = SimpleNamespace(perf_counter=lambda: next(readings))
-    monkeypatch.setattr(update_thread, "time", clock)
+    monkeypatch.setattr(updater, "time", clock)
 
     def fail(_: object) -> dict[str, Any]:
         raise tf.errors.ResourceExhaustedError(None, None, "no memory")

@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from small import write_small_task
+
+import bertaccum
+from bertaccum.training import inputs
 
 SMALL = {"--bert-config": "reviews/bert_config.json", "--init-checkpoint": "none"}
 # In this program, importing tensorflow raises ImportError, which gives exit code 1.
@@ -87,3 +92,16 @@ def test_input_errors_are_reported_without_tensorflow(
 ) -> None:
     code, line = said[command]
     assert (code, WRONG[command] in line) == (2, True), line
+
+
+def test_labels_and_model_are_found_once_for_each_run(tmp_path: Path) -> None:
+    encoder = write_small_task(tmp_path / "reviews", train=8, dev=2)
+    options = {"data": str(tmp_path / "reviews"), "bert_config": str(encoder)}
+    options |= {"init_checkpoint": "none", "out": str(tmp_path / "run")}
+    functions = "find_model", "read_labels", "read_inputs"
+    spies = {name: mock.Mock(side_effect=getattr(inputs, name)) for name in functions}
+    with mock.patch.multiple(inputs, **spies):
+        bertaccum.train(**options, max_seq_length=16, micro_batch=4, target_batch=8, max_updates=0)
+        assert [spy.call_count for spy in spies.values()] == [1, 1, 1]
+        bertaccum.train(resume=tmp_path / "run")
+    assert [spy.call_count for spy in spies.values()] == [2, 2, 2]

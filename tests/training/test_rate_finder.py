@@ -19,7 +19,8 @@ from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.system.progress import silent
-from bertaccum.training.events import Event, Updated
+from bertaccum.training import rate_finder
+from bertaccum.training.events import Updated
 from bertaccum.training.rate_finder import HIGHEST, LOWEST, find_rate, suggested
 
 
@@ -109,14 +110,17 @@ def test_command_prints_the_suggestion_and_starts_no_run(
     assert "--find-lr and --seeds contradict each other" in capfd.readouterr().err
 
 
-def test_losses_that_are_never_finite_are_an_error(options: dict[str, Any]) -> None:
-    def train(*_: Any) -> Iterator[Event]:
+def test_losses_that_are_never_finite_are_an_error(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*_: Any) -> Iterator[Updated]:
         for number in itertools.count(1):
             fields = {field.name: 1 for field in dataclasses.fields(Updated)}
             yield Updated(**fields | {"update": number, "loss": math.nan, "learning_rate": 1e-6})
 
+    monkeypatch.setattr(rate_finder, "_updates", train)
     with pytest.raises(RunError, match="not finite in any update"):
-        find_rate(TrainConfig(**options), train, silent)
+        find_rate(TrainConfig(**options), None, silent)
     assert not Path(options["out"]).exists()
 
 

@@ -38,8 +38,7 @@ from bertaccum.system import atomic
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.model_files import EVALUATION
-from bertaccum.training import checkpoints
-from bertaccum.training import run as running
+from bertaccum.training import checkpoints, loop
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
@@ -260,7 +259,7 @@ def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
     folder = RunFolder(tmp_path / "run")
     folder.create(config("run"), {})
     folder.best.mkdir()
-    folder.append(folder.metrics, {"update": 1, "loss": 0.5})
+    folder.append(folder.metrics, {"kind": "updated", "update": 1})
     check_start(folder)
     folder.rewind(0, 0)
     assert folder.best.is_dir() and folder.metrics.read_text() == ""
@@ -384,10 +383,10 @@ def test_rewinding_keeps_the_line_if_memory_ran_out_after_the_checkpoint(
     folder = RunFolder(tmp_path / "run")
     folder.create(config("run"), {})
     lines: list[dict[str, Any]] = [
-        {"update": 1, "loss": 0.5},
-        {"update": 2, "out_of_memory": 8},
-        {"update": 2, "out_of_memory": 4},
-        {"update": 2, "loss": 0.4},
+        {"kind": "updated", "update": 1},
+        {"kind": "out_of_memory", "update": 2, "micro_batch": 4},
+        {"kind": "out_of_memory", "update": 2, "micro_batch": 2},
+        {"kind": "updated", "update": 2},
     ]
     for line in lines:
         folder.append(folder.metrics, line)
@@ -751,7 +750,7 @@ def test_time_between_checkpoints_is_that_of_a_monotonic_clock(
     clocks = SimpleNamespace(
         monotonic=lambda: next(later), time=lambda: next(earlier), perf_counter=time.perf_counter
     )
-    monkeypatch.setattr(running, "time", clocks)
+    monkeypatch.setattr(loop, "time", clocks)
     run_config = config("run", save_every="10m", keep=UPDATES)
     list(train(run_config, silent))
     assert len(saved_states(RunFolder(Path(str(run_config.out))).checkpoints)) == UPDATES

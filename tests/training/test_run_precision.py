@@ -20,8 +20,10 @@ from bertaccum.planning import measured_plan
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
+from bertaccum.training import setup
 from bertaccum.training import train as training
-from bertaccum.training.run import Run
+from bertaccum.training.inputs import run_inputs
+from bertaccum.training.loop import Run
 from bertaccum.training.train import resume, train
 
 GTX_1050_TI, T4, A100 = (6, 1), (7, 5), (8, 0)
@@ -124,18 +126,18 @@ def test_workers_use_the_precision_on_which_they_agree(
     """Half precision is faster on this worker, but the other one has another GPU."""
     pretend(monkeypatch, A100)
     monkeypatch.setattr(SimulatedGPU, "times", {BFLOAT16: 0.5, FLOAT32: 1.0})
-    inputs, topology = training._inputs(config, silent), Topology()
-    alone, request, _ = training._agreed_plan(config, inputs, topology, silent)
+    inputs, topology = run_inputs(config, silent), Topology()
+    alone, request, _ = setup.agree_on_plan(config, inputs, topology, silent)
     assert alone.precision == request.config.precision == BFLOAT16
 
     other = {FLOAT16: 20.0, FLOAT32: 10.0}
-    monkeypatch.setattr(training, "all_gather", lambda _, mine: [mine, other])
+    monkeypatch.setattr(setup, "all_gather", lambda _, mine: [mine, other])
     Simulated.started.clear()
-    config, request, planned = training._agreed_plan(config, inputs, topology, silent)
+    config, request, planned = setup.agree_on_plan(config, inputs, topology, silent)
     assert config.precision == request.config.precision == planned.values["precision"] == FLOAT32
     assert Simulated.started == []  # This worker measured float32 as well.
 
     given = dataclasses.replace(config, precision="auto", micro_batch=4)
-    monkeypatch.setattr(training, "all_gather", lambda _, mine: [mine, dict.fromkeys(other)])
-    config, request, _ = training._agreed_plan(given, inputs, topology, silent)
+    monkeypatch.setattr(setup, "all_gather", lambda _, mine: [mine, dict.fromkeys(other)])
+    config, request, _ = setup.agree_on_plan(given, inputs, topology, silent)
     assert config.precision == request.config.precision == FLOAT32

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from bertaccum import api
 from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
 from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
@@ -33,7 +35,7 @@ class Trainer:
         self.fails, self.stops, self.least, self.passes = fails, stops, least, passes
         self.error: type[RunError] = DivergedError
 
-    def __call__(self, config: TrainConfig, asked: dict[str, Any]) -> Iterator[Event]:
+    def __call__(self, config: TrainConfig, *_: Any) -> Iterator[Event]:
         assert config.out is not None
         self.runs.append((Path(config.out).parent.name, config.seed, config.max_updates))
         if config.learning_rate == self.fails and (config.max_updates or 60) > self.passes:
@@ -62,9 +64,11 @@ def free_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(
     folder: Path, trainer: Trainer, halving: bool = False, seeds: int = 1, **options: Any
 ) -> Sweep:
-    config = TrainConfig(out=str(folder), **options)
-    sweep = Sweep(config, GRID, seeds, halving, 320, options | {"out": str(folder)})
-    list(sweep.events(trainer, lambda path, asked: pytest.fail("nothing to resume")))
+    config = TrainConfig(**options)
+    sweep = Sweep(config, folder, GRID, seeds, halving, 320, options | {"out": str(folder)})
+    fails = mock.Mock(side_effect=AssertionError("nothing to resume"))
+    with mock.patch.multiple(seed_sweep, train=trainer, resume=fails):
+        list(sweep.events(silent))
     return sweep
 
 

@@ -13,11 +13,12 @@ from bertaccum.runs.record import read_record
 from bertaccum.system.files import json_text
 from bertaccum.training.tensorboard_log import TensorBoardLog
 
-EVALUATION = {"update": 2, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
+EVALUATION = {"kind": "evaluated", "update": 2, "accuracy": 0.5, "loss": 0.7, "best": True}
 
 
 def update(number: int) -> dict[str, object]:
-    return {"update": number, "loss": 1 / number, "grad_norm": None, "learning_rate": 0.1}
+    values = {"loss": 1 / number, "grad_norm": None, "learning_rate": 0.1}
+    return {"kind": "updated", "update": number} | values
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import json
 import math
-import re
 import time
 from typing import Any
 
@@ -84,8 +83,7 @@ class Records(_Log):
 
     def event(self, event: Event) -> None:
         if not isinstance(event, Updated) or event.skipped or self._is_due():
-            name = re.sub("(?<=.)([A-Z])", r"_\1", type(event).__name__).lower()
-            self._write(name, dataclasses.asdict(event))
+            self._write(event.kind, dataclasses.asdict(event))
 
     def log(self, line: str) -> None:
         self._write("log", {"text": line})

@@ -1,0 +1,298 @@
+"""From the options of a run to everything that it needs before its first update."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from bertaccum.bert.precision import candidate_precisions, length_multiple
+from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.token_store import TokenStore
+from bertaccum.data.tokenizing import open_store
+from bertaccum.data.window_cuts import Cut, make_cut
+from bertaccum.data.windows import (
+    by_length,
+    scheduled_updates,
+    shares,
+    updates_between,
+    updates_per_epoch,
+    window_rows,
+)
+from bertaccum.distribution.collectives import all_gather, broadcast
+from bertaccum.distribution.device_memory import announce_limit, claim_memory
+from bertaccum.distribution.topology import Topology, make_topology
+from bertaccum.distribution.watchdog import Watch
+from bertaccum.errors import RunError
+from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import AUTO, OFF, ON, size_in_bytes, timeout_seconds
+from bertaccum.options.offload_rungs import OFFLOAD, offloads_sums
+from bertaccum.planning.compile_cost import compiled_plan
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.plan import BatchPlan, Saving, largest_share, make_plan
+from bertaccum.planning.plan_result import PlanResult
+from bertaccum.planning.planner import agreed_precision, find_fastest_plan
+from bertaccum.system.progress import Progress
+from bertaccum.system.stopping import Stopping
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.task import Task
+from bertaccum.training.compilation import Compilation, decide
+from bertaccum.training.initial_model import build_model
+from bertaccum.training.inputs import run_inputs
+from bertaccum.training.recipe import Schedule
+from bertaccum.training.resume import check_agreement, is_deterministic, resolved_config
+from bertaccum.training.task_options import weighted
+
+# Number of windows from which the shapes of compiled micro-batches are chosen.
+_WINDOWS = 64
+
+
+@dataclass(frozen=True)
+class Session:
+    """A process that trains, its place among the workers, and its connections to the caller.
+
+    Args:
+      topology: Replicas of the run.
+      watch: Watch to which the run reports the activity of this worker.
+      stopping: Records requests to stop the run.
+      progress: Reports preparations and evaluations.
+    """
+
+    topology: Topology
+    watch: Watch
+    stopping: Stopping
+    progress: Progress
+
+    def asked_to_stop(self) -> bool:
+        """Return whether this worker was asked to stop."""
+        return self.stopping.requested is not None
+
+
+def connect(config: TrainConfig, stopping: Stopping | None, progress: Progress) -> Session:
+    """Set the memory limit before TensorFlow starts, then connect the devices."""
+    limit = size_in_bytes("memory_limit", config.memory_limit)
+    announce_limit(limit, config.replicas or 1)
+    timeout = timeout_seconds(config.collective_timeout)
+    topology = make_topology(config.strategy, config.replicas, timeout)
+    claim_memory()
+    # TensorFlow's server has replaced the handler for SIGTERM.
+    stopping = stopping or Stopping()
+    stopping.reinstall()
+    return Session(topology, Watch(topology), stopping, progress)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run that is ready for its first update.
+
+    Args:
+      config: Options with resolved values, as config.yaml records them.
+      session: This process.
+      inputs: Data, labels and model to start from.
+      task: Task of the model.
+      model: Classifier, built in the scope of the topology's strategy.
+      train_store, dev_store: Token stores of train.tsv and dev.tsv.
+      micro_batch: First micro-batch size; running out of memory lowers it.
+      saving: First way to save memory; running out of memory changes it.
+      compilation: Whether steps are compiled.
+      best_by: Metric that selects the best checkpoint.
+      request: Request to the planner.
+      plan_record: Values for plan.json that do not change during the run.
+      schedule: Learning rate schedule; None for that of the recipe.
+    """
+
+    config: TrainConfig
+    session: Session
+    inputs: RunInputs
+    task: Task
+    model: tf_keras.Model
+    train_store: TokenStore
+    dev_store: TokenStore
+    micro_batch: int
+    saving: Saving
+    compilation: Compilation
+    best_by: str
+    request: PlanRequest
+    plan_record: dict[str, Any]
+    schedule: Schedule | None = None
+
+    def batch_plan(self, micro_batch: int, saving: Saving) -> BatchPlan:
+        """Return the batch plan for a micro-batch size and a way to save memory."""
+        config, replicas = self.config, self.session.topology.replicas
+        plan = make_plan(config.target_batch, micro_batch, saving, config.cut, replicas)
+        if not self.compilation.compile or offloads_sums(saving.offload):
+            return plan
+        store, share = self.train_store, shares(config.target_batch, replicas)[0]
+        numbers = range(min(_WINDOWS, self.updates_per_epoch))
+        rows = [window_rows(n, len(store), config.target_batch, config.seed)[1] for n in numbers]
+        owned = [by_length(store, own)[share[share < len(own)]] for own in rows]
+        windows = [store.shapes[own] for own in owned]
+        compilation = self.compilation
+        return compiled_plan(
+            plan,
+            windows,
+            sum(int(store.lengths(own).sum()) for own in owned),
+            store.largest,
+            compilation.prices,
+            compilation.compile_tokens,
+            self.scheduled_updates,
+            length_multiple(config.precision),
+        )
+
+    def cut(self, plan: BatchPlan) -> Cut:
+        """Return the function that splits windows for a plan."""
+        largest, prices = self.train_store.largest, self.compilation.prices
+        return make_cut(plan.kind_of_cut, largest, prices, plan.shapes or ())
+
+    @cached_property
+    def updates_per_epoch(self) -> int:
+        """The number of windows in an epoch."""
+        return updates_per_epoch(len(self.train_store), self.config.target_batch)
+
+    @cached_property
+    def scheduled_updates(self) -> int:
+        """The number of updates that the learning rate schedule covers."""
+        return scheduled_updates(self.config.epochs, self.updates_per_epoch)
+
+    @property
+    def last_update(self) -> int:
+        """The number of the run's last update.
+
+        The schedule does not depend on `max_updates`, so stopping early changes no update.
+        """
+        limit = self.config.max_updates
+        return self.scheduled_updates if limit is None else min(self.scheduled_updates, limit)
+
+    @property
+    def updates_between_evaluations(self) -> int:
+        """The evaluation interval, in updates."""
+        return updates_between(self.config.eval_every, self.updates_per_epoch)
+
+
+def set_up(
+    config: TrainConfig,
+    session: Session,
+    inputs: RunInputs | None = None,
+    compilation: Compilation | None = None,
+    earlier_plan: dict[str, Any] | None = None,
+    schedule: Schedule | None = None,
+) -> Setup:
+    """Plan a run, read its data and build its model; every worker must call this function.
+
+    Args:
+      config: Options of the run.
+      session: This process.
+      inputs: Inputs of the run; None to find them.
+      compilation: What was decided when the run began, if it is resumed.
+      earlier_plan: Content of plan.json, if the run is resumed.
+      schedule: Learning rate schedule; None for that of the recipe.
+    """
+    topology, watch, progress = session.topology, session.watch, session.progress
+    inputs = inputs or run_inputs(config, progress)
+    check_agreement(topology, config, inputs)
+    watch.doing("planning")
+    config, request, planned = agree_on_plan(config, inputs, topology, progress)
+    batch = planned.require_plan()
+    # Workers sum accumulators on the device and on the host in different ways.
+    offload = OFFLOAD[max(map(OFFLOAD.index, all_gather(topology, batch.offload)))]
+    if compilation is None:
+        decided = decide(config, request, planned, progress, topology.workers)
+        compilation = decided.with_numbers(broadcast(topology, decided.numbers))
+    watch.doing("reading data and weights")
+    task = make_task(inputs.labels, smoothing=config.label_smoothing)
+    train_store, dev_store = _open_stores(config, inputs, task, progress)
+    config = dataclasses.replace(
+        resolved_config(config, inputs.source.name),
+        micro_batch=batch.micro_batch,
+        recompute=batch.recompute,
+        offload=offload,
+        compile=ON if compilation.compile else OFF,
+        task=inputs.labels.task,
+        best_by=(best_by := config.best_by or task.metrics[0]),
+    )
+    if is_deterministic(config.deterministic):
+        tf.config.experimental.enable_op_determinism()
+    try:
+        with topology.strategy.scope():
+            model = build_model(config, inputs.source, inputs.labels.outputs, inputs.head)
+    except tf.errors.ResourceExhaustedError:
+        raise RunError(
+            "the model does not fit in memory", "raise `memory_limit` or choose a smaller `model`"
+        ) from None
+    return Setup(
+        config=config,
+        session=session,
+        inputs=inputs,
+        task=task,
+        model=model,
+        train_store=train_store,
+        dev_store=dev_store,
+        micro_batch=batch.micro_batch,
+        saving=Saving(batch.recompute, offload),
+        compilation=compilation,
+        best_by=best_by,
+        request=request,
+        plan_record=planned.values | compilation.record() | (earlier_plan or {}),
+        schedule=schedule,
+    )
+
+
+def _open_stores(
+    config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
+) -> tuple[TokenStore, TokenStore]:
+    """Return the token stores of train.tsv, with class weights and padding, and of dev.tsv."""
+    tokenization = tokenization_of(inputs.vocabulary, config)
+    train_store, dev_store = (
+        open_store(tsv, task, tokenization, progress, digest)
+        for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
+    )
+    multiple = length_multiple(config.precision)
+    longest = inputs.source.encoder.max_position_embeddings
+    return weighted(train_store, config, inputs).padded_to(multiple, longest), dev_store
+
+
+def agree_on_plan(
+    config: TrainConfig, inputs: RunInputs, topology: Topology, progress: Progress
+) -> tuple[TrainConfig, PlanRequest, PlanResult]:
+    """Plan in the same precision on all workers, and return the configuration that names it.
+
+    If the user set the micro-batch size, no speeds are known, and the devices decide the precision.
+    """
+    local, workers = topology.local_replicas, topology.workers
+    request, planned = find_plan(config, inputs, local, workers, progress)
+    unmeasured = dict.fromkeys(candidate_precisions(config.precision))
+    speeds = all_gather(topology, planned.values.get("precisions", unmeasured))
+    precision = agreed_precision(speeds)
+    config = dataclasses.replace(config, precision=precision)
+    if planned.values.get("precision", precision) != precision:
+        # This worker has planned in each precision that it can use, so the plan is in the cache.
+        planned = find_plan(config, inputs, local, workers, progress)[1]
+    return config, request.in_precision(precision), planned
+
+
+def find_plan(
+    config: TrainConfig, inputs: RunInputs, local_replicas: int, workers: int, progress: Progress
+) -> tuple[PlanRequest, PlanResult]:
+    """Return the request to the planner, and its answer.
+
+    If the user set the micro-batch size, nothing is measured.
+    """
+    request, replicas = PlanRequest(config, inputs), local_replicas * workers
+    if replicas > 1:
+        # Each worker plans its replicas' shares for its own devices.
+        share = largest_share(config.target_batch, replicas)
+        shared = dataclasses.replace(config, target_batch=share, micro_batch=AUTO)
+        request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
+    if isinstance(config.micro_batch, int):
+        asked = config.recompute, config.offload
+        saving = Saving(*("none" if value == AUTO else value for value in asked))
+        target, size = config.target_batch, config.micro_batch
+        return request, PlanResult(make_plan(target, size, saving, config.cut, replicas))
+    planned = find_fastest_plan(request, progress)
+    planned.require_plan()
+    return request, planned.of_whole_window(config.target_batch, replicas)
