@@ -135,7 +135,7 @@ def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_connections_beyond_those_with_requests_get_503(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("limited_connection", "http_server"):
-        monkeypatch.setattr(f"bertaccum.serving.{module}.MOST_CONNECTIONS", 1)
+        monkeypatch.setattr(f"bertaccum.serving.{module}.MAX_CONNECTIONS", 1)
     model = Model()
     with running(model) as service, closing(service.connect()) as client:
         model.free.clear()
