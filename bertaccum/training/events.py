@@ -5,6 +5,7 @@ The `kind` of an event names it in the logs and in JSON progress.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -138,7 +139,10 @@ class Evaluated:
 
     def is_worse_than(self, other: Evaluated, metric: str) -> bool:
         """Return whether another evaluation of the run is better by `metric`."""
-        return is_worse(self.scores[metric], other.scores[metric], metric)
+        values = self.scores[metric], other.scores[metric]
+        # A log or a checkpoint contains null for NaN.
+        one, another = (math.nan if value is None else value for value in values)
+        return is_worse(one, another, metric)
 
     def record(self) -> dict[str, Any]:
         """Return `update`, the scores and `best` in one dict, as in `eval.jsonl`."""

@@ -178,14 +178,14 @@ def test_finished_run_frees_its_updater(config: Any) -> None:
     assert not [found for found in gc.get_objects() if type(found) is Updater]
 
 
-OLD = {"update": 4, "accuracy": 0.5, "loss": 0.7, "matthews_correlation": 0.0, "best": True}
+SAVED = {"update": 4, "accuracy": 0.5, "loss": 0.7, "macro_f1": None, "best": True}
 
 
-def test_checkpoint_of_an_earlier_version_has_no_macro_f1() -> None:
-    values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": OLD, "last": OLD}
+def test_null_of_a_checkpoint_is_a_score_that_is_not_a_number() -> None:
+    values = {"run": "mark", "micro_batch": 4, "recompute": "none", "best": SAVED, "last": SAVED}
     position = Position.of(values)
     assert position is not None and position.best is not None
-    assert (position.evaluated, position.best.accuracy) == (4, OLD["accuracy"])
+    assert (position.evaluated, position.best.accuracy) == (4, SAVED["accuracy"])
     now = Evaluated(8, True, position.best.scores | {"macro_f1": 0.3})
     assert not now.is_worse_than(position.best, "accuracy")
     assert not now.is_worse_than(position.best, "macro_f1")
