@@ -133,22 +133,6 @@ def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any
     return AutoTrackable._trackable_children(optimizer, save_type, **kwargs)
 
 
-def track(owner: Any, name: str, value: Any) -> Any:
-    """Add an object to the checkpoints of its owner, and return it.
-
-    Relies on `_track_trackable`, which does not set an attribute. If a checkpoint that contains
-    this name was already loaded, the object receives its values immediately. An object of the same
-    name is replaced.
-    """
-    owner._track_trackable(value, name, overwrite=True)
-    return value
-
-
-def tracked_list() -> list[Any]:
-    """Return an empty list, a `ListWrapper`, whose items are saved in checkpoints."""
-    return tf.__internal__.tracking.wrap([])
-
-
 def callable_list(items: list[Any]) -> list[Any]:
     """Return a list that returns itself when it is called, as `Optimizer.variables` does."""
     return CallableList(items)

@@ -182,30 +182,6 @@ def test_set_weights_needs_a_built_optimizer() -> None:
     assert float(bare.variables[0]) == 2.0
 
 
-def test_checkpoints_save_objects_tracked_without_an_attribute(tmp_path: Path) -> None:
-    class Owner(_tf_compat.AutoTrackable):
-        pass
-
-    owner, items = Owner(), _tf_compat.tracked_list()
-    number = _tf_compat.track(owner, "number", tf.Variable(1.0))
-    assert _tf_compat.track(owner, "items", items) is items
-    items.append(tf.Variable(2.0))
-    assert not hasattr(owner, "number")
-    names = [
-        name
-        for name, _ in tf.train.list_variables(tf.train.Checkpoint(o=owner).save(tmp_path / "c"))
-    ]
-    assert {"o/number/.ATTRIBUTES/VARIABLE_VALUE", "o/items/0/.ATTRIBUTES/VARIABLE_VALUE"} <= set(
-        names
-    )
-    # A variable that is tracked after its checkpoint was read receives its value immediately.
-    number.assign(7.0)
-    path = tf.train.Checkpoint(o=owner).write(str(tmp_path / "late"))
-    late = Owner()
-    tf.train.Checkpoint(o=late).read(path)
-    assert float(_tf_compat.track(late, "number", tf.Variable(0.0))) == 7.0
-
-
 def test_checkpoints_include_variables_created_later() -> None:
     outer, inner = tf_keras.optimizers.SGD(), tf_keras.optimizers.SGD()
     before = _tf_compat.trackable_children(outer, inner, "checkpoint")

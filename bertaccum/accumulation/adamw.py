@@ -88,7 +88,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
             self._factor = None
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-        """Update the variables, as `tf_keras.optimizers.Optimizer.apply_gradients` does."""
+        """Update the variables, as the method of tf_keras does."""
         pairs, apply = list(grads_and_vars), super().apply_gradients
         # Replicas update their variables together, outside of compiled code.
         compile = self.compiled and not self._host and replicas_in_sync() == 1
@@ -104,10 +104,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
     def update_step(self, gradient: Any, variable: tf.Variable) -> None:
         """Decay and update one variable.
 
-        Args:
-          gradient: A dense tensor or variable of any float dtype, or a `HostArray`, with the
-            variable's shape.
-          variable: The variable to update.
+        The gradient is a dense tensor or variable of any float dtype, or a `HostArray`.
         """
         device, dtype = variable.device, variable.dtype
         first, second = _tf_compat.adam_moments(self, variable)

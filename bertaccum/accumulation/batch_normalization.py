@@ -1,10 +1,4 @@
-"""Batch normalization with exact moving statistics under gradient accumulation.
-
-Accumulation reproduces only one part of batch normalization on a large batch. The moving
-statistics, which inference uses, can be pooled exactly over the micro-batches. The normalization
-of each example with the mean and variance of the large batch cannot be reproduced: a micro-batch
-is normalized, and its gradient computed, before the rest of the window is read.
-"""
+"""Batch normalization with exact moving statistics under gradient accumulation."""
 
 from __future__ import annotations
 
@@ -18,9 +12,9 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation import micro_batch, pooled_moments, serialization
+from bertaccum.accumulation import micro_batch, serialization
 from bertaccum.accumulation.checks import checked_steps
-from bertaccum.accumulation.replicas import strategy_outside_replicas
+from bertaccum.accumulation.replicas import replicated, strategy_outside_replicas
 
 _UNSUPPORTED = ("renorm", "virtual_batch_size", "adjustment")
 
@@ -30,39 +24,26 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
     """A `BatchNormalization` that updates its moving statistics once per window.
 
     For the same inputs to the layer, `moving_mean` and `moving_variance` equal, up to rounding,
-    those of `BatchNormalization` on the whole window as one large batch. They are updated with the
-    same momentum and equally often. The variance of a window is the variance within its
-    micro-batches plus the variance between their means (the law of total variance); each
-    micro-batch is weighted by its number of values. The fused kernel of `BatchNormalization`,
-    used for inputs of rank 4 and 5, multiplies the stored variance by n / (n - 1). This layer
-    does the same, where n is the number of values in the whole window.
+    those of `BatchNormalization` on the whole window as one large batch. The variance of a window
+    is the variance within its micro-batches plus the variance between their means; each micro-batch
+    is weighted by its number of values. As in `BatchNormalization`, the fused kernel's variance is
+    multiplied by n / (n - 1), where n is the number of values in the window.
 
     Training itself still differs from training on the large batch, because each micro-batch is
-    normalized with its own mean and variance. This changes the layer's outputs, their gradients,
-    the weights after an update and the inputs of later layers. The smaller the micro-batch, the
-    larger the difference; a micro-batch with one value per channel is normalized to zero. For
-    exact training, freeze the layer (`trainable = False`), so that it normalizes with its moving
-    statistics, or use group or layer normalization, which normalize each example separately. To
-    reduce the difference, synchronize the layer over replicas.
+    normalized with its own mean and variance. For exact training, freeze the layer
+    (`trainable = False`), or use group or layer normalization, which normalize each example
+    separately.
 
-    A window ends with the `accumulation_steps`-th training call or with `end_window()`. The
-    layer accumulates nothing while it is frozen or called with `training=False`.
-
-    A siamese network calls a layer several times in a micro-step. In a model changed by
-    `accumulate_gradients`, each of these calls has its own window. When the windows end, they
-    update the statistics one after another, as the calls do on the large batch. In other
-    models the layer cannot tell a second call from a second micro-step. It then warns if a
-    function calls it twice, and counts every call as a micro-step.
+    A window ends with the `accumulation_steps`-th training call or with `end_window()`. In a model
+    changed by `accumulate_gradients`, each call of a layer in a micro-step has its own window, as
+    in a siamese network. In other models every call counts as a micro-step.
 
     Under a distribution strategy each replica has its own window. With `synchronized`, each
-    micro-batch consists of the examples of all replicas, so that all replicas have the same
-    exact statistics. Otherwise each replica updates its own statistics. As with
-    `BatchNormalization`, their mean over replicas is used and saved; it does not include the
-    variance between replicas.
+    micro-batch consists of the examples of all replicas. Otherwise, as with `BatchNormalization`,
+    the mean of the replicas' statistics is used and saved.
 
-    The weights are those of `BatchNormalization`, in the same order. A partial window is not
-    a weight, but `tf.train.Checkpoint` and the .keras format save it, averaged over replicas.
-    All statistics are at least float32, even in mixed precision.
+    The weights are those of `BatchNormalization`. A partial window is not a weight, but
+    `tf.train.Checkpoint` and the .keras format save it, averaged over replicas.
 
     Sources: Ioffe and Szegedy 2015, "Batch Normalization"; Chan, Golub and LeVeque 1979,
     "Updating formulae and a pairwise algorithm for computing sample variances".
@@ -99,19 +80,19 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         super().build(input_shape)
         self._window = self._new_window()
         # The windows of the second and later calls in a micro-step.
-        self._further_windows: list[pooled_moments.PooledMoments] = []
+        self._further_windows: list[_PooledMoments] = []
 
-    def _new_window(self) -> pooled_moments.PooledMoments:
+    def _new_window(self) -> _PooledMoments:
         with tf.init_scope():
-            return pooled_moments.PooledMoments(*_tf_compat.statistics_spec(self))
+            return _PooledMoments(*_tf_compat.statistics_spec(self))
 
-    def _window_of(self, call: int) -> pooled_moments.PooledMoments:
+    def _window_of(self, call: int) -> _PooledMoments:
         while len(self._further_windows) < call:
             self._further_windows.append(self._new_window())
         return self._windows[call]
 
     @property
-    def _windows(self) -> list[pooled_moments.PooledMoments]:
+    def _windows(self) -> list[_PooledMoments]:
         return [self._window, *self._further_windows]
 
     def call(self, inputs: Any, training: Any = None, mask: tf.Tensor | None = None) -> tf.Tensor:
@@ -121,11 +102,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         return outputs
 
     def end_window(self) -> None:
-        """Update the moving statistics from a partial window, if there is one.
-
-        Call this at the end of training. If partial windows do not carry over to the next epoch,
-        call it at the end of each epoch.
-        """
+        """Update the moving statistics from a partial window, if there is one."""
         for window in self._windows if self.built else []:
             self._on_each_replica(functools.partial(self._commit, window))
 
@@ -148,7 +125,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         mean, variance = super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask)
-        count = pooled_moments.count_values(inputs, reduction_axes, keep_dims, mask)
+        count = _count_values(inputs, reduction_axes, keep_dims, mask)
         context = tf.distribute.get_replica_context()
         if self.synchronized and context is not None:
             count = context.all_reduce(tf.distribute.ReduceOp.SUM, count)
@@ -190,8 +167,8 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             data_format=_tf_compat.data_format(self),
         )
         axes = [i for i in range(inputs.shape.rank) if i not in self.axis]
-        count = pooled_moments.count_values(inputs, axes)
-        return outputs, count, mean, variance / pooled_moments.bessel_correction(count, dtype)
+        count = _count_values(inputs, axes)
+        return outputs, count, mean, variance / _bessel_correction(count, dtype)
 
     # --- The window ---------------------------------------------------------------------
 
@@ -217,11 +194,11 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             )
         self._last_graph = weakref.ref(graph)
 
-    def _commit(self, window: pooled_moments.PooledMoments) -> tf.Operation:
+    def _commit(self, window: _PooledMoments) -> tf.Operation:
         """Update the moving statistics without communication, as it is forbidden in `tf.cond`."""
         count, mean, variance = (tf.identity(v) for v in window.moments)
         if self.fused:
-            variance *= pooled_moments.bessel_correction(count, variance.dtype)
+            variance *= _bessel_correction(count, variance.dtype)
         move = super()._assign_moving_average
         # A channel without values in the window keeps its statistics.
         move(self.moving_mean, mean, self.momentum, count)
@@ -240,7 +217,7 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
         }
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the weights and the partial window, for the .keras format."""
+        """Save the weights and the partial window to a .keras file."""
         super().save_own_variables(store)
         for name, variable in self._window_variables().items():
             store[name] = variable.numpy()
@@ -265,3 +242,67 @@ class AccumBatchNormalization(tf_keras.layers.BatchNormalization):
             for number, window in windows
             for name, variable in window.variables.items()
         }
+
+
+class _PooledMoments(_tf_compat.AutoTrackable):
+    """The count, mean and variance of all values in a window, on each replica.
+
+    Not a `tf.Module`, because Keras would add a module's variables to the layer's weights.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: tf.DType) -> None:
+        first, mean = tf.VariableAggregation.ONLY_FIRST_REPLICA, tf.VariableAggregation.MEAN
+        self.calls = replicated(tf.zeros([], tf.int64), first)
+        self.length = replicated(tf.zeros([], tf.int64), first)
+        # A window of large images may have more values than float32 can count.
+        self.count = replicated(tf.zeros(shape, tf.float64), mean)
+        self.mean = replicated(tf.zeros(shape, dtype), mean)
+        self.variance = replicated(tf.zeros(shape, dtype), mean)
+
+    @property
+    def moments(self) -> tuple[tf.Variable, tf.Variable, tf.Variable]:
+        return self.count, self.mean, self.variance
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        return {n: getattr(self, n) for n in ("calls", "length", "count", "mean", "variance")}
+
+    def add(self, count: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        """Add the number of values of each channel, float64, with their means and variances."""
+        # Unlike a formula with sums of squares, this never subtracts large, nearly equal numbers.
+        total = self.count + count
+        share = tf.cast(tf.math.divide_no_nan(count, total), mean.dtype)
+        shift = mean - self.mean
+        growth = variance - self.variance + (1 - share) * shift**2
+        # A micro-batch without values has NaN moments and a share of zero.
+        self.variance.assign_add(tf.math.multiply_no_nan(growth, share))
+        self.mean.assign_add(tf.math.multiply_no_nan(shift, share))
+        self.count.assign(total)
+
+    def count_call(self, steps: int | tf.Variable) -> tf.Tensor:
+        """Count a call, and return whether it is the last of the window, a bool scalar."""
+        first = tf.equal(self.calls, 0)
+        self.length.assign(tf.where(first, tf.cast(steps, tf.int64), self.length))
+        self.calls.assign_add(1)
+        return tf.identity(self.calls) >= tf.identity(self.length)
+
+    def reset(self) -> tf.Operation:
+        for variable in (self.calls, *self.moments):
+            variable.assign(tf.zeros(variable.shape, variable.dtype))
+        return tf.no_op()
+
+
+def _count_values(
+    inputs: tf.Tensor, axes: Sequence[int], keep_dims: bool = False, mask: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Return the number of values of each channel, float64; a scalar if there is no mask."""
+    shape = tf.shape(inputs, tf.int64)
+    if mask is None:
+        return tf.cast(tf.reduce_prod(tf.gather(shape, axes)), tf.float64)
+    counted = tf.broadcast_to(tf.cast(mask, tf.float32)[..., tf.newaxis], shape)
+    return tf.cast(tf.reduce_sum(counted, axes, keepdims=keep_dims), tf.float64)
+
+
+def _bessel_correction(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Return n / (n - 1), the factor that makes a variance unbiased, or 1 if n is at most 1."""
+    return tf.cast(tf.where(count > 1, count / tf.maximum(count - 1, 1), 1), dtype)

@@ -1,4 +1,4 @@
-"""Checks of arguments, which raise errors and warnings before anything is built."""
+"""Checks of tf_keras objects, which raise errors and warnings before anything is built."""
 
 from __future__ import annotations
 
@@ -30,18 +30,9 @@ BATCH_NORMALIZATIONS = (
 
 
 def checked_steps(steps: Any, schedule: bool = False) -> Any:
-    """Return the number of micro-steps, as a Python int if it is a number.
+    """Return the user's `accumulation_steps`, as a Python int unless it is a variable or function.
 
-    Args:
-      steps: The user's `accumulation_steps`.
-      schedule: Whether a function of the update number is also allowed.
-
-    Returns:
-      An int, or the unchanged variable or function.
-
-    Raises:
-      TypeError: If `steps` is not an integer, a variable or an allowed function.
-      ValueError: If `steps` is less than 1.
+    `schedule` says whether a function of the update number is allowed.
     """
     if isinstance(steps, tf.Variable) or (schedule and callable(steps)):
         return steps
@@ -88,8 +79,7 @@ def skip_aggregation(optimizer: Any) -> dict[str, bool]:
     """Return the arguments with which `apply_gradients` does not sum over replicas again.
 
     Raises:
-      ValueError: If there are several replicas, and the optimizer's own method has no such
-        argument.
+      ValueError: If an own `apply_gradients` would sum the gradients of several replicas.
     """
     name = "skip_gradients_aggregation"
     parameters = inspect.signature(optimizer.apply_gradients).parameters.values()
@@ -123,11 +113,7 @@ def warn_of_batch_normalization(model: tf_keras.Model) -> None:
 
 
 def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:
-    """Raise ValueError if the caller is outside the replicas of `strategy`.
-
-    Args:
-      strategy: The strategy, if the caller is outside of its replicas; None inside a replica.
-    """
+    """Raise ValueError if the caller is outside the replicas of `strategy`; None is inside."""
     if strategy is not None:
         raise ValueError(
             "gradients were passed outside of a replica; call accumulate() and apply_gradients()"

@@ -11,15 +11,11 @@ Result = TypeVar("Result")
 
 
 def maybe_compiled(function: Callable[[], Result], compile: bool) -> Result:
-    """Call a function; if `compile`, XLA compiles it to one program for each shape of its inputs.
+    """Call a function of tensors and variables; if `compile`, as one XLA program on one device.
 
     If a compiled program runs out of memory, TensorFlow 2.20 frees the variables that it assigns,
     although they are still in use, and the process aborts when they are next written. Assign
     variables only in functions that need almost no memory besides their inputs.
-
-    Args:
-      function: Function of tensors and variables that it closes over. It returns tensors.
-      compile: Whether to compile it. Everything that it uses must be on one device.
     """
     if not compile:
         return function()

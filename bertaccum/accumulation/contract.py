@@ -22,11 +22,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def whole_steps(steps: Any, allowed: str) -> int:
-    """Return a number of micro-steps as a Python int.
-
-    Args:
-      steps: The user's `accumulation_steps`.
-      allowed: Values to pass, for the error message.
+    """Return the user's `accumulation_steps` as a Python int; `allowed` says what to pass instead.
 
     Raises:
       TypeError: If `steps` is not an integer.
@@ -40,12 +36,7 @@ def whole_steps(steps: Any, allowed: str) -> int:
 
 
 def warn_of_batch_normalization(names: Sequence[str], instead: str) -> None:
-    """Warn the caller of `accumulate_gradients` about layers that do not pool their statistics.
-
-    Args:
-      names: Names of the layers that are trained; empty for no warning.
-      instead: What to use in their place.
-    """
+    """Warn the caller of `accumulate_gradients` about layers that do not pool statistics."""
     if names:
         warnings.warn(
             f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"

@@ -13,12 +13,7 @@ from bertaccum.accumulation import contract
 
 
 def delegated(owner: str, name: str) -> property:
-    """Return a property that reads and writes an attribute of an inner optimizer.
-
-    Args:
-      owner: Name of the attribute that holds the inner optimizer.
-      name: Name of the attribute to delegate.
-    """
+    """Return a property that reads and writes the attribute `name` of `self.owner`."""
     return property(
         lambda self: getattr(getattr(self, owner), name),
         lambda self, value: setattr(getattr(self, owner), name, value),
@@ -34,10 +29,6 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     Public attributes that bertaccum's own classes do not define are those of the inner optimizer,
     when they are read and when they are set. The constructor does not call that of the base class,
     which would create a second set of hyperparameters and a second `iterations` variable.
-
-    Args:
-      inner: The optimizer that updates the variables, or a `LossScaleOptimizer` around it.
-      name: Name of this optimizer.
     """
 
     inner: Any
@@ -104,7 +95,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         self._innermost.exclude_from_weight_decay(*args, **kwargs)
 
     def _own_variables(self) -> list[tf.Variable]:
-        """Return the variables that belong to this optimizer itself; subclasses add theirs."""
+        """Return this optimizer's own variables."""
         return []
 
     @property
@@ -117,11 +108,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
         return self.variables
 
     def save_own_variables(self, store: Any) -> None:
-        """Save this optimizer's own variables to a .keras file; the inner optimizer saves its own.
-
-        Args:
-          store: A dict-like object that maps names to arrays.
-        """
+        """Save this optimizer's own variables to a .keras file; the inner one saves its own."""
         for number, variable in enumerate(self._own_variables()):
             store[str(number)] = variable.numpy()
 

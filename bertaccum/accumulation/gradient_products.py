@@ -124,7 +124,6 @@ def _of(total: tf.Tensor, number: int) -> list[tf.Tensor]:
 
 
 def _of_host(array: HostArray, number: int) -> list[tf.Tensor]:
-    """Return what `_of` returns."""
     size = math.prod(array.shape)
     rows = size // _BUCKETS
     signs = _signs(rows, 0, number)
@@ -140,7 +139,6 @@ def _of_host(array: HostArray, number: int) -> list[tf.Tensor]:
 
 
 def _of_rests(rests: list[tf.Tensor], group: int) -> tf.Tensor:
-    """Return the sketch [buckets] float32 of the rests of a group's gradients."""
     flat = tf.concat(rests, axis=0)
     rows = math.ceil(flat.shape[0] / _BUCKETS)
     padded = tf.pad(flat, [[0, rows * _BUCKETS - flat.shape[0]]])

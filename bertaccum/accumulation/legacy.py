@@ -24,12 +24,8 @@ LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 class LegacyOptimizer(DelegatingOptimizer):
     """A legacy optimizer with the interface that an `AccumulatingOptimizer` calls.
 
-    The gradients that it receives are already summed over replicas. The legacy optimizer therefore
-    does not sum them again, and it clips the mean gradient of the whole window, whatever the number
-    of replicas.
-
-    Args:
-      optimizer: An instance of `tf_keras.optimizers.legacy.Optimizer`.
+    It receives gradients that are already summed over replicas, does not sum them again, and
+    clips the mean gradient of the whole window.
     """
 
     use_ema = False
@@ -103,11 +99,7 @@ def adapted(optimizer: Any) -> Any:
 
 
 def _stop_summing(optimizer: Any) -> None:
-    """Make a legacy optimizer, and any inside it, use gradients without summing them first.
-
-    Raises:
-      TypeError: If the optimizer has an aggregation or another hook of its own.
-    """
+    """Make a legacy optimizer, and any inside it, use gradients without summing them first."""
     check_hooks(optimizer, legacy=True)
     optimizer.gradient_aggregator = list
     for part in list(vars(optimizer).values()):

@@ -21,9 +21,6 @@ class MeasuredLoss:
     """The user's own loss object, with a call that reports its divisor.
 
     Outside of the step of an `AccumulatingModel`, it behaves like the user's loss.
-
-    Args:
-      loss: The loss, whose attributes this object has as well.
     """
 
     def __init__(self, loss: tf_keras.losses.Loss) -> None:

@@ -20,7 +20,7 @@ LossScaleOptimizer: Any = tf_keras.mixed_precision.LossScaleOptimizer
 
 
 def is_scaled(optimizer: tf_keras.optimizers.Optimizer) -> bool:
-    """Return whether the inner optimizer is a `LossScaleOptimizer`."""
+    """Return whether an optimizer is a `LossScaleOptimizer`."""
     return isinstance(optimizer, LossScaleOptimizer)
 
 
@@ -41,16 +41,10 @@ def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
 def update_if(
     optimizer: tf_keras.optimizers.Optimizer, finite: tf.Tensor, update: Callable[[], tf.Tensor]
 ) -> tf.Tensor:
-    """Call `update` if the window's gradient is finite, and return whether it is.
+    """Call `update` if the window's gradient is finite, and return `finite` once that is done.
 
-    Args:
-      optimizer: The inner optimizer. If it has a dynamic loss scale, `update` is always called:
-        the loss scale must detect an overflow, and skips the update itself.
-      finite: Whether the window's gradient is finite, a bool scalar.
-      update: A function that calls the inner optimizer and returns True.
-
-    Returns:
-      `finite`, as a tensor that is available only after the update.
+    With a dynamic loss scale, `update` is always called: the loss scale must detect an overflow,
+    and skips the update itself.
     """
     due = finite | optimizer.dynamic if is_scaled(optimizer) else finite
     done = tf.cond(due, update, lambda: tf.constant(False))
@@ -64,14 +58,13 @@ def report_overflow(
     """Report an overflow to an outer `LossScaleOptimizer`, and count the window as skipped.
 
     A `LossScaleOptimizer` checks only the first replica's gradients, and adds 1 to `iterations`
-    for every micro-step that overflows. `iterations` should count a window once, so this function
-    subtracts 1 for each further overflow in the same window.
+    for every micro-step that overflows. This function takes back all but the first in a window.
 
     Args:
       pairs: (gradient, variable) pairs of one micro-step on this replica.
-      iterations: The number of updates, which this function corrects.
-      overflowed: Whether the window has overflowed, a bool variable that this function updates.
-      skipped: The number of skipped windows, which this function updates.
+      iterations: Number of updates, which is corrected.
+      overflowed: Whether the window has overflowed, which is updated.
+      skipped: Number of skipped windows, which is updated.
 
     Returns:
       The pairs. If any replica overflowed, one gradient is NaN on all replicas, so that the outer
@@ -86,7 +79,6 @@ def report_overflow(
 
 
 def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
-    """Return whether any gradient on any replica is not finite; all replicas get the same."""
     flags = [tf.reduce_all(tf.math.is_finite(values_of(g))) for g in gradients]
     bad = 1.0 - tf.cast(tf.reduce_all(flags), tf.float32)
     if replicas_in_sync() > 1:
@@ -96,14 +88,12 @@ def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
 
 
 def _take_back_update(iterations: tf.Variable, when: tf.Tensor) -> None:
-    """Subtract 1 from `iterations` if `when`, which is the same on all replicas, is true."""
     context = tf.distribute.get_replica_context()
     less = tf.cast(when, tf.int64)
     context.merge_call(lambda _, less: iterations.assign_sub(first(less)), args=(less,))
 
 
 def _poisoned(pairs: list[Any], overflowed: tf.Tensor) -> list[Any]:
-    """Return the pairs; if `overflowed` is true, the last gradient is NaN."""
     last = [g for g, _ in pairs if g is not None][-1]
     poison = tf.where(overflowed, float("nan"), 0.0)
     return [(_plus(g, poison) if g is last else g, v) for g, v in pairs]

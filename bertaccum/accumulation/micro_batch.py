@@ -62,7 +62,7 @@ def micro_batch(examples: tf.Tensor) -> Iterator[MicroBatch]:
 
 
 def current() -> MicroBatch | None:
-    """Return the micro-batch of the innermost `micro_batch` context, or None outside of one."""
+    """Return the current micro-batch; None outside of an accumulating model's step."""
     return _CURRENT.get()
 
 
@@ -76,10 +76,7 @@ def call_number(layer: Any) -> int:
 
 
 def check_function() -> None:
-    """Raise ValueError if the size was computed outside of the function that is being traced.
-
-    The function would treat the size as a constant.
-    """
+    """Raise ValueError if `size` is from another function than the traced one: a constant there."""
     micro = _CURRENT.get()
     if micro is None:
         return
@@ -109,17 +106,16 @@ def weigh(
 ) -> tuple[list[Gradient], tf.Tensor]:
     """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
 
-    If the loss is a sum already, the weights of a window add up to 1.
+    If the loss is a sum already, the weights of a window add up to 1. Outside of the step of an
+    `AccumulatingModel`, all micro-batches are assumed to have the same size.
 
     Args:
-      gradients: The gradients that Keras computed. Their loss is this replica's share of the mean
-        over all replicas.
+      gradients: Gradients of this replica's share of the mean loss.
       first: Whether this is the first micro-step of the window, a bool scalar.
       loss_is_sum: Whether the optimizer has seen that the loss is a sum.
 
     Returns:
-      The summed gradients and their weight, a float64 scalar. Outside of the step of an
-      `AccumulatingModel`, all micro-batches are assumed to have the same size.
+      The summed gradients and their weight, a float64 scalar.
     """
     micro = _CURRENT.get()
     is_sum = loss_is_sum or (micro is not None and micro.loss_is_sum)

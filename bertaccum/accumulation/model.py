@@ -1,8 +1,4 @@
-"""Models that accumulate gradients in `fit`.
-
-They weight each micro-batch by the divisor of its loss. At the end of an epoch they apply the
-partial window, drop it or carry it over to the next epoch.
-"""
+"""Models that accumulate gradients in `fit`, weighted by the divisor of each micro-batch's loss."""
 
 from __future__ import annotations
 
@@ -45,13 +41,13 @@ def accumulate_gradients(
     Each micro-batch is weighted by the divisor of its loss: the number of examples, or the number
     of unmasked positions if the output or the loss has a mask. Every update therefore equals the
     update from one large batch with the same examples, whatever the sizes of the micro-batches.
-    An `AccumulatingOptimizer` alone cannot guarantee this, because Keras does not pass the
-    divisor to it. Regularization losses count once per update.
+    Regularization losses count once per update.
 
     Args:
       model: A functional, Sequential or subclassed model. It is changed in place and becomes an
         `AccumulatingModel` as well. If it is compiled, its optimizer is wrapped.
-      accumulation_steps: Number of micro-steps in a window; see `AccumulatingOptimizer`.
+      accumulation_steps: Number of micro-steps in a window: an integer, a variable, or a function
+        of the update number.
       on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
         it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
         the partial window of an earlier, interrupted `fit`.
@@ -160,7 +156,6 @@ class AccumulatingModel(_Mixin):
         return super().fit(*args, **kwargs)
 
     def _with_epoch_end(self, callbacks: Any) -> Any:
-        """Put `_EpochEnd` first, so that other callbacks see the weights after the last update."""
         listed = getattr(callbacks, "callbacks", None)
         if listed is None:
             return [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
@@ -171,8 +166,7 @@ class AccumulatingModel(_Mixin):
     def end_window(self) -> None:
         """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
 
-        Call this at the end of each epoch if you train without `fit`, for example with
-        `train_on_batch`.
+        Call this at the end of each epoch if you train without `fit`.
         """
         on_partial = self._accumulation.on_partial
         if on_partial != "carry":
@@ -249,11 +243,7 @@ tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingM
 
 
 class _EpochEnd(tf_keras.callbacks.Callback):
-    """A callback that ends the partial window of each epoch, before validation.
-
-    When `fit` begins, the callback drops the partial window of an interrupted `fit`. If
-    `on_partial` is `carry`, it does neither.
-    """
+    """A callback that ends the partial window of each epoch, before validation."""
 
     def __init__(self, model: AccumulatingModel) -> None:
         super().__init__()

@@ -102,12 +102,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self._loss_is_sum = False
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
-        """Create the state for `var_list`; only these variables can be trained afterwards.
-
-        Raises:
-          ValueError: If the optimizer was already built without one of these variables, or was
-            created outside of the strategy's scope.
-        """
+        """Create the state for `var_list`; only these variables can be trained afterwards."""
         is_new = not self.window.trained.variables
         self.window.accumulates = not self._at_once
         self.window.build(var_list)
@@ -161,8 +156,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Apply a partial window; a mean is taken over the examples that the window contains.
 
         Returns:
-          Whether an update was applied, a bool scalar. It is False if there was no partial window
-          or if it was skipped.
+          Whether an update was applied, a bool scalar.
         """
         window = self.window
         strategy = window.strategy_outside()
@@ -213,7 +207,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
     @property
     def _wrapped(self) -> bool:
-        """Whether this optimizer is inside a `LossScaleOptimizer`."""
         return _tf_compat.is_wrapped_by_loss_scale(self)
 
     @property
@@ -226,11 +219,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     ) -> list[tuple[Gradient, tf.Variable]]:
         """Return (gradient, variable) pairs of the loss, multiplied by the inner loss scale if any.
 
-        With an inner or outer `LossScaleOptimizer`, the loss is divided by the number of
-        micro-steps (rounded up to a power of two) before it is differentiated, and its gradients
-        are multiplied by this number afterwards. Otherwise a micro-batch's gradients would be
-        `accumulation_steps` times its share of the window's gradients, and could overflow float16
-        in windows that do not overflow as one large batch.
+        With a `LossScaleOptimizer`, each loss is divided by the number of micro-steps (rounded up
+        to a power of two) before it is differentiated, and its gradients are multiplied by this
+        number afterwards. Otherwise they could overflow float16 in windows that do not overflow as
+        one large batch.
         """
         self._loss_is_sum = micro_batch.has_values(loss)
         if (micro := micro_batch.current()) is not None and not callable(loss):
@@ -251,7 +243,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
 
     def _power_of_two(self) -> tf.Tensor:
-        """Return the number of micro-steps, rounded up to a power of two to divide exactly."""
+        # Division by a power of two is exact.
         exponent = tf.math.ceil(tf.math.log(tf.cast(self._steps(), tf.float32)) / math.log(2))
         return tf.pow(2.0, exponent)
 
@@ -275,7 +267,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             loss or, under a strategy, of this replica's share of it.
           name: Ignored.
           skip_gradients_aggregation: Reserved for a `LossScaleOptimizer` around this optimizer.
-          **kwargs: Other keyword arguments of `tf_keras.optimizers.Optimizer.apply_gradients`.
+          **kwargs: Other keyword arguments of Keras' method.
 
         Returns:
           `iterations`, the number of updates.
@@ -348,12 +340,12 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [*own, *_tf_compat.uncounted_variables(self._innermost)]
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, from which `from_config` creates the optimizer without state."""
+        """Return the constructor's arguments as serializable values."""
         return serialization.to_config(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """Create the optimizer from the config that `get_config` returns."""
+        """Create the optimizer, without state, from its config."""
         return AccumulatingOptimizer(**serialization.to_arguments(config, custom_objects))
 
 
@@ -361,9 +353,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScaleOptimizer):
     """An accumulating optimizer with a `LossScaleOptimizer` inside.
 
-    `AccumulatingOptimizer(LossScaleOptimizer(...))` creates an instance of this class, which only
-    adds the interface of a `LossScaleOptimizer`. It is a subclass of `LossScaleOptimizer` because
-    `model.compile`, under mixed_float16, wraps every other optimizer in a `LossScaleOptimizer`.
+    `AccumulatingOptimizer(LossScaleOptimizer(...))` creates an instance. It is a subclass of
+    `LossScaleOptimizer` because `model.compile`, under mixed_float16, wraps every other optimizer.
     """
 
     inner_optimizer = delegated("inner", "inner_optimizer")
@@ -376,5 +367,5 @@ class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScale
     get_scaled_loss = AccumulatingOptimizer.scale_loss
 
     def get_unscaled_gradients(self, grads: list[Gradient]) -> list[Gradient]:
-        """Return the gradients unchanged, because `apply` unscales them once per window."""
+        """Return the gradients unchanged: `apply` unscales them once per window."""
         return grads

@@ -16,10 +16,7 @@ def summed(value: tf.Tensor, name: str) -> tf.Variable:
 
 
 def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
-    """Create a per-replica variable to which all replicas assign the same values.
-
-    The replicas do not communicate to save it: a checkpoint contains the first replica's value.
-    """
+    """Create a per-replica variable to which all replicas assign the same values."""
     initial = tf.convert_to_tensor(value, dtype)
     return replicated(initial, tf.VariableAggregation.ONLY_FIRST_REPLICA, name)
 
@@ -27,14 +24,7 @@ def alike(value: Any, dtype: tf.DType, name: str) -> tf.Variable:
 def replicated(
     value: tf.Tensor, aggregation: tf.VariableAggregation, name: str | None = None
 ) -> tf.Variable:
-    """Create a variable that each replica updates separately.
-
-    Args:
-      value: The initial value on every replica.
-      aggregation: Reduction of the replicas' values when the variable is read outside of a
-        replica or saved.
-      name: Name of the variable.
-    """
+    """Create a variable that each replica updates; `aggregation` is its value outside of them."""
     return tf.Variable(
         value,
         trainable=False,
@@ -57,8 +47,7 @@ def first(value: Any) -> Any:
 def strategy_outside_replicas(variable: tf.Variable | None) -> tf.distribute.Strategy | None:
     """Return a variable's strategy if the caller is outside of its replicas, otherwise None.
 
-    Code outside of `strategy.scope()` is also outside of all replicas. There, the strategy can be
-    found only through the variable.
+    Outside of `strategy.scope()`, only the variable knows the strategy.
     """
     present = tf.distribute.get_strategy()
     if tf.distribute.in_cross_replica_context():
@@ -79,14 +68,8 @@ def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor
     """Call a function on all replicas if a condition is true; each replica must call `run_if`.
 
     The branch is inside a `merge_call`, because TensorFlow forbids calling `merge_call` inside a
-    branch on a replica.
-
-    Args:
-      condition: Whether to call the function, a bool scalar that is the same on all replicas.
-      function: A function that returns a bool scalar that is the same on all replicas.
-
-    Returns:
-      The function's result, or False if it was not called.
+    branch on a replica. Condition and result are bool scalars, the same on all replicas; the
+    result is False if the function was not called.
     """
 
     def merged(strategy: tf.distribute.Strategy, condition: Any) -> tf.Tensor:
@@ -99,22 +82,17 @@ def run_if(condition: tf.Tensor, function: Callable[[], tf.Tensor]) -> tf.Tensor
 
 
 def replicas_in_sync() -> int:
-    """Return the number of replicas that share an update, including this one."""
+    """Return the number of replicas that share an update."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def sum_over_replicas(
     tensors: list[tf.Tensor], numbers: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Return sums over replicas, computed with one reduction per dtype; usually there is only one.
+    """Return the sums over replicas of tensors and of numbers, [n] float64.
 
-    Args:
-      tensors: Tensors of this replica.
-      numbers: Numbers of this replica, [n] float64. They are reduced together with the tensors,
-        in the first tensor's dtype, if there is one, and therefore with its precision.
-
-    Returns:
-      The sums of the tensors, and the sums of the numbers, [n] float64.
+    There is one reduction per dtype. The numbers are reduced in the first tensor's dtype, if there
+    is one, and therefore with its precision.
     """
     if replicas_in_sync() == 1:
         return tensors, numbers

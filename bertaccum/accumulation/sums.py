@@ -14,16 +14,14 @@ from bertaccum.accumulation.replicas import alike, here, summed
 class GradientSums(tf.Module):
     """An accumulator for each variable, and the total weight of the gradients added to them.
 
-    Each replica has its own accumulators; no method communicates between replicas. Accumulators
-    narrower than float32 store the running mean. Unlike a sum, it does not grow during the
-    window, so the narrow dtype loses less precision. A checkpoint saved in the middle of a window
-    contains the sums over replicas; for running means, this is exact only if all replicas have
-    the same weight.
+    Each replica has its own accumulators. Accumulators narrower than float32 store the running
+    mean, which loses less precision because it does not grow. A checkpoint saved in the middle of
+    a window contains the sums over replicas; for running means, this is exact only if all replicas
+    have the same weight.
 
     Args:
       variables: The model's variables.
-      dtype: Dtype of the accumulators. None stands for the dtype of each variable, but at least
-        float32.
+      dtype: Dtype of the accumulators; None for that of each variable, but at least float32.
     """
 
     def __init__(self, variables: Sequence[tf.Variable], dtype: tf.DType | None) -> None:
@@ -42,13 +40,7 @@ class GradientSums(tf.Module):
         self._zero = summed(tf.zeros([]), "zero")
 
     def add(self, gradients: Sequence[Gradient], weight: tf.Tensor) -> None:
-        """Add the gradients of a loss summed over examples.
-
-        Args:
-          gradients: One gradient for each variable: dense, `IndexedSlices`, or None to add
-            nothing.
-          weight: Weight of the gradients, a float64 scalar.
-        """
+        """Add a gradient or None for each variable, and their weight, a float64 scalar."""
         self.weight.assign_add(weight)
         self.touched.assign(self.touched | [g is not None for g in gradients])
         total_weight = tf.identity(here(self.weight))
@@ -61,17 +53,11 @@ class GradientSums(tf.Module):
                     self._scattered.add(position)
 
     def read(self, alone: bool) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the summed gradients of this replica and their weight.
+        """Return the summed gradients of this replica and their weight, a float64 scalar.
 
-        Args:
-          alone: Whether no other replica's sums will be added. Running means are then returned
-            unchanged, with weight 1, because converting them to sums would take as much memory
-            as the model.
-
-        Returns:
-          One tensor or variable for each of the model's variables, and their weight, a float64
-          scalar. Sums are returned as variables, which the caller should read one at a time,
-          because reading may copy them.
+        Sums are variables: read one at a time, because reading may copy them. If this replica is
+        `alone`, running means are returned with weight 1, because converting them to sums would
+        take as much memory as the model.
         """
         weight = tf.identity(here(self.weight))
         totals = [here(t) for t in self.totals]
@@ -89,11 +75,7 @@ class GradientSums(tf.Module):
             tf.raw_ops.DisableCopyOnRead(resource=here(self.totals[position]).handle)
 
     def reset(self, compile: bool = False) -> tf.Operation:
-        """Assign zero to all accumulators; multiplication by zero would keep a NaN.
-
-        Args:
-          compile: Whether XLA compiles it.
-        """
+        """Assign zero to all accumulators; multiplication by zero would keep a NaN."""
         maybe_compiled(self._reset_compiled if compile else self._reset_totals, compile)
         self.weight.assign(tf.zeros([], tf.float64))
         self.touched.assign(tf.zeros_like(self.touched))

@@ -30,7 +30,6 @@ class Update:
     """A call of an optimizer in a train_step.
 
     Attributes:
-      optimizer: The optimizer.
       variables: The variables that had a gradient.
       graph: The graph that was traced, or None in eager mode.
       operations: Positions of the call's operations in this graph; empty in eager mode.
@@ -46,22 +45,20 @@ class Update:
 def update(
     optimizer: Any, pairs: Sequence[tuple[Gradient, tf.Variable]], so_far: list[Update] | None
 ) -> Iterator[None]:
-    """Note what an optimizer does in this context as an update.
+    """Add what an optimizer does in this context to the updates so far.
 
     Args:
       optimizer: The optimizer.
       pairs: The (gradient, variable) pairs that it was called with.
-      so_far: The updates of the current micro-batch, to which this one is added; None outside of
-        the step of an `AccumulatingModel`.
+      so_far: The updates of the current micro-batch; None outside of an `AccumulatingModel`.
 
     Warns:
       UserWarning: If the gradients depend on weights that another optimizer has updated.
 
     Raises:
-      ValueError: If the optimizer was already applied in the same micro-step. That is certain in
-        the step of an `AccumulatingModel`, and in the train function of `fit`, which runs one
-        micro-step. In another function, calls with the same variables are several micro-steps, as
-        in an unrolled loop.
+      ValueError: If the optimizer was already applied in the same micro-step, which is certain in
+        a train_step. In another function, calls with the same variables are several micro-steps,
+        as in an unrolled loop.
     """
     gradients = [g for g, _ in pairs if g is not None]
     variables = [v for g, v in pairs if g is not None]
@@ -79,7 +76,6 @@ def update(
 
 
 def _updates_in_graph() -> list[Update]:
-    """Return the updates so far in the graph that is being traced, on this replica."""
     graph = current_graph()
     if graph is None:
         return []
@@ -137,12 +133,7 @@ def _depends_on(gradients: Sequence[Gradient], update: Update) -> bool:
 
 
 def _assigned(operations: Iterable[tf.Operation], called: bool) -> set[str]:
-    """Return the names of the handles whose variables the operations change.
-
-    Args:
-      operations: Operations of one graph.
-      called: Whether to look into the functions, branches and loops that they run.
-    """
+    """Return the names of the handles that operations, or what they call, assign."""
     names = set()
     for op in operations:
         if op.type in _ASSIGNMENTS or op.type.startswith(("ResourceScatter", "ResourceApply")):
@@ -166,7 +157,6 @@ def _handles(graph: Any, names: set[str]) -> set[int]:
 
 
 def _float_weights(model: tf_keras.Model) -> list[tf.Variable]:
-    """Return the weights that `warn_of_changed_weights` reports, without metrics and so on."""
     kinds = (tf_keras.metrics.Metric, *BATCH_NORMALIZATIONS)
     others = [layer for layer in model.submodules if isinstance(layer, kinds)]
     excluded = {id(v) for layer in others for v in layer.variables}

@@ -1,8 +1,4 @@
-"""Transforms of the mean gradient before the inner optimizer receives it.
-
-A transform maps a list of (gradient, variable) pairs to another such list. Both transforms here are
-Keras objects, so that a model can be saved together with an optimizer that uses them.
-"""
+"""Transforms of the mean gradient before the inner optimizer receives it, saved with a model."""
 
 from __future__ import annotations
 

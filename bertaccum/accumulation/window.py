@@ -87,6 +87,7 @@ class WindowOptimizer(_tf_compat.AutoTrackable):
 
     @property
     def innermost(self) -> tf_keras.optimizers.Optimizer:
+        """The optimizer that updates the variables, without a `LossScaleOptimizer` around it."""
         return loss_scaling.innermost(self.inner)
 
     @property

@@ -41,13 +41,7 @@ def replace_losses(
     by: Callable[[keras.losses.Loss], Callable[..., Any]],
     tracker: Callable[[str], keras.metrics.Metric],
 ) -> None:
-    """Replace the losses of a compiled model, now or when Keras builds their container.
-
-    Args:
-      model: The model.
-      by: A function that returns what Keras calls in place of a loss.
-      tracker: A function that returns the metric with a given name that logs a loss.
-    """
+    """Replace losses and their metrics in a model now, or when Keras builds their container."""
     # Not with setattr, which would add it to the model's own metrics.
     vars(model)["_loss_tracker"] = tracker("loss")
     container = getattr(model, "_compile_loss", None)
@@ -110,13 +104,9 @@ def trained(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 def add_replicated(
     optimizer: keras.optimizers.Optimizer, shape: Sequence[int], dtype: str, **options: Any
 ) -> keras.Variable:
-    """Return a new variable of an optimizer, which each TensorFlow replica updates separately.
+    """Return a new variable of an optimizer, zero, which TensorFlow replicas update separately.
 
-    Args:
-      optimizer: The optimizer that owns the variable.
-      shape, dtype: Shape and dtype of the variable. It starts with zeros.
-      **options: Arguments of `keras.Variable`. Outside of replicas and in files, the value is their
-        `aggregation`: the `sum` over the replicas, or `only_first_replica`.
+    Outside of replicas and in files, its value is its `aggregation` over the replicas.
     """
     with keras.name_scope(optimizer.name, caller=optimizer):
         return keras.Variable(
@@ -164,8 +154,8 @@ def local_component(variable: keras.Variable) -> Any:
 def skipped_hook(optimizer: keras.optimizers.Optimizer) -> str | None:
     """Return a method of an optimizer's own that accumulation would not call, or None.
 
-    On JAX, Keras calls `stateless_apply` in place of `apply_gradients`. On TensorFlow, accumulation
-    sums the gradients of replicas itself.
+    On JAX, Keras calls `stateless_apply` in place of `apply_gradients`. On TensorFlow,
+    accumulation sums the gradients of replicas itself.
     """
     backend = keras.config.backend()
     hook = {"jax": "apply_gradients", "tensorflow": "_all_reduce_sum_gradients"}.get(backend, "")

@@ -16,21 +16,13 @@ _EXAMPLES, _POSITIONS, _WEIGHTS = "examples", "unmasked positions", "sample weig
 
 
 class MeasuredLoss:
-    """A function that the container of a compiled model calls in place of the user's loss.
-
-    Args:
-      loss: The user's loss.
-    """
+    """A function that the container of a compiled model calls in place of the user's loss."""
 
     def __init__(self, loss: keras.losses.Loss) -> None:
         self.loss = loss
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the mean loss, and report its divisor to the current micro-batch, if any.
-
-        Raises:
-          ValueError: If the loss is not a mean, or its divisor is not of the first loss's kind.
-        """
+        """Return the mean loss, and report its divisor to the current micro-batch, if any."""
         current = micro_batch.current()
         if current is None:
             return self.loss(y_true, y_pred, sample_weight)
@@ -76,12 +68,7 @@ def _divisor(
 def report_sum(current: MicroBatch, alone: bool) -> None:
     """Report that the loss of the current micro-batch is a sum over the examples.
 
-    Args:
-      current: The current micro-step.
-      alone: Whether the model adds no other losses in `add_loss`.
-
-    Raises:
-      ValueError: If the model also has a loss that is a mean.
+    Raises ValueError unless it is `alone`, without a loss that is a mean.
     """
     if not alone or current.kind not in (None, SUM):
         raise ValueError(

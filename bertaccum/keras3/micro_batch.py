@@ -39,12 +39,7 @@ class MicroBatch:
         self.size = self.examples
 
     def shares(self, first: Any, dtype: Any) -> tuple[Any, Any]:
-        """Return the factor of the micro-step's gradient, and what the window's divisor grows by.
-
-        Args:
-          first: Whether the micro-step is the first one of its window, a scalar.
-          dtype: Dtype of the results.
-        """
+        """Return the factor of the gradient, and the number to add to the window's divisor."""
         if self.kind == SUM:
             return ops.ones((), dtype), ops.cast(first, dtype)
         weight = at_least(self.size, dtype)

@@ -1,8 +1,4 @@
-"""Keras 3 models that accumulate gradients in `fit`.
-
-They weight each micro-batch by the divisor of its loss. At the end of an epoch they apply the
-partial window, drop it or carry it over to the next epoch.
-"""
+"""Keras 3 models that accumulate gradients in `fit`, weighted by the divisor of each loss."""
 
 from __future__ import annotations
 
@@ -92,7 +88,6 @@ def accumulate_gradients(
 
 
 def _trained_by_others(model: keras.Model, accumulating: list[AccumulatingOptimizer]) -> list[str]:
-    """Return descriptions of the weights that a model's other optimizers have trained."""
     parts = [v for v in vars(model).values() if isinstance(v, list | keras.optimizers.Optimizer)]
     found = [v for v in keras.tree.flatten(parts) if isinstance(v, keras.optimizers.Optimizer)]
     inner = [one.inner_optimizer for one in accumulating]
@@ -158,9 +153,6 @@ class AccumulatingModel(_Mixin):
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss.
 
         The arguments are those of the backend: the data, and on JAX the state before it.
-
-        Raises:
-          ValueError: If no optimizer accumulates, or one is applied twice.
         """
         with micro_batch.micro_batch(_examples(args[-1])) as current:
             results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
@@ -357,5 +349,4 @@ class _EpochEnd(keras.callbacks.Callback):
 
 
 def _examples(data: Any) -> Any:
-    """Return the number of examples in a batch, a scalar."""
     return ops.shape(next(part for part in keras.tree.flatten(data) if part is not None))[0]

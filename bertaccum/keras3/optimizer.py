@@ -1,8 +1,4 @@
-"""A Keras 3 optimizer that accumulates gradients and applies one exact update per window.
-
-It sums gradients and weights of micro-steps. Their quotient is the exact mean over the window,
-whatever the sizes of the micro-batches.
-"""
+"""A Keras 3 optimizer that accumulates gradients over micro-steps and applies one exact update."""
 
 from __future__ import annotations
 
@@ -113,10 +109,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         windows that do not overflow as one large batch.
         """
         scaled = self.inner_optimizer.scale_loss(loss)
-        return scaled / ops.cast(self._parts(), scaled.dtype)
+        return scaled / ops.cast(self._power_of_two(), scaled.dtype)
 
-    def _parts(self) -> Any:
-        """Return the number of micro-steps, rounded up to a power of two to divide exactly."""
+    def _power_of_two(self) -> Any:
+        """Return the micro-steps, rounded up to divide exactly; 1 without a loss scale."""
         inner = self.inner_optimizer
         scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer) or inner.loss_scale_factor
         return ops.exp2(ops.ceil(ops.log2(ops.cast(self._steps(), "float32")))) if scaled else 1.0
@@ -147,11 +143,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return self.iterations
 
     def _current(self, variables: Sequence[keras.Variable] = ()) -> MicroBatch:
-        """Return the current micro-batch, or one of weight 1 outside of an accumulating model.
-
-        Raises:
-          ValueError: If this optimizer has been called before in the same micro-step.
-        """
+        """Return the current micro-batch; outside of an accumulating model, one of weight 1."""
         current = micro_batch.current()
         if current is None:
             twice = replicas.is_second_call(self, variables)
@@ -164,11 +156,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return current
 
     def starts_window(self, state: Sequence[Any] | None = None) -> Any:
-        """Return whether the next micro-step is the first one of a window, a scalar.
-
-        Args:
-          state: The values of `variables`, if they differ from the current ones.
-        """
+        """Return whether the next micro-step starts a window, given the values of `variables`."""
         if state is None:
             return self._step == 0
         return state[[id(v) for v in self.variables].index(id(self._step))] == 0
@@ -178,7 +166,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
         first = self.starts_window()
         shares = {d: current.shares(first, d) for d in dtypes}
-        factors = {d: shares[d][0] * ops.cast(self._parts(), d) for d in dtypes}
+        factors = {d: shares[d][0] * ops.cast(self._power_of_two(), d) for d in dtypes}
         for position, gradient in gradients.items():
             total = self._sums[position]
             if self._is_overwritten(position):
@@ -246,7 +234,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return [*new, unit], state
 
     def _values(self) -> tuple[list[Any], list[Any]]:
-        """Return the values of the optimizer's variables and of the trainable variables."""
         trained = _keras_compat.trained(self)
         return [v.value for v in self.variables], [v.value for v in trained]
 
@@ -272,7 +259,6 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         )
 
     def _updated(self, state: Sequence[Any], trained: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the variables after the update with the window's mean."""
         own = len(_keras_compat.own_variables(self))
         with self._scope(state):
             means = self._means(dict(enumerate(self._sums)), self._weight)
@@ -297,7 +283,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     # --- Ends of epochs -------------------------------------------------------------
 
     def flush(self) -> None:
-        """Apply a partial window, if there is one; the mean is over the examples it contains."""
+        """Apply a partial window, if any; the mean is over the examples it contains."""
         if not self.pending:
             return
         # In a loaded model, no step has been traced yet.
@@ -352,11 +338,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
 
 def checked_steps(steps: Any) -> Any:
-    """Return the number of micro-steps as an int, or the function that computes it.
-
-    Raises:
-      TypeError, ValueError: If it is neither, or is less than 1.
-    """
+    """Return the user's `accumulation_steps`, as an int unless it is a function."""
     if callable(steps):
         return steps
     return whole_steps(steps, "an integer or a function of the number of updates")

@@ -139,7 +139,8 @@ def test_empty_window_changes_nothing(store: TokenStore, steps: int) -> None:
     """A run compiles its steps with such windows."""
     model, optimizer, update = small(steps=steps)
     optimizer.build(model.trainable_variables)
-    kept = [*model.variables, *optimizer.variables]
+    own = [optimizer.step, optimizer.skipped_windows, *optimizer.accumulators]
+    kept = [*model.variables, *optimizer.inner.variables, *own]
     before = [v.numpy() for v in kept]
     assert not update(empty_window((4, 16), store.labels[:0]))["applied"]
     optimizer.drop()

@@ -37,7 +37,6 @@ def build(hidden, layers, recompute="none"):
     model = build_model(config, ModelSource("small", encoder, None, None), 2)
     set_recompute(model.checkpoint_items["encoder"], recompute == "layer")
     optimizer = make_optimizer(config, 100, 4)
-    optimizer.compiled = optimizer._innermost.compiled = True
     task = Classification(Labels.numbered(2))
     return model, optimizer, make_update(task, model, optimizer, 0, True, compile=True)
 
@@ -55,7 +54,8 @@ def transient_bytes(update, window):
     return device_memory.peak_memory_bytes() - before
 
 def variables(model, optimizer):
-    return list({id(v): v for v in [*model.variables, *optimizer.variables]}.values())
+    own = [*optimizer.inner.variables, *optimizer.sums.variables]
+    return list({id(v): v for v in [*model.variables, *own]}.values())
 """
 
 OUT_OF_MEMORY = """

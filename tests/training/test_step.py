@@ -105,8 +105,7 @@ def test_single_micro_step_has_no_accumulators(store: TokenStore) -> None:
         make_update(CLASSIFICATION, model, optimizer, 0, steps > 1)(
             make_window(store, np.arange(32), micro_batch)
         )
-        own = len(optimizer.variables) - len(optimizer.inner.variables)
-        assert (own > len(model.trainable_variables)) == accumulators
+        assert bool(optimizer.accumulators) == accumulators
 
 
 def test_all_windows_share_one_trace(store: TokenStore) -> None:
@@ -195,7 +194,7 @@ def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision
     results = [update(window) for _ in range(6)]
     compute = {"float32": "float32", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
     assert model.layers[-1].compute_dtype == compute[precision]
-    scaled = isinstance(optimizer, tf_keras.mixed_precision.LossScaleOptimizer)
+    scaled = isinstance(optimizer.inner, tf_keras.mixed_precision.LossScaleOptimizer)
     assert scaled == (precision == "mixed_float16")
     assert results[1]["learning_rate"] == pytest.approx(CONFIG.learning_rate * 0.9)
     assert results[-1]["loss"] < results[0]["loss"]

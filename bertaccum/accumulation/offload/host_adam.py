@@ -79,7 +79,6 @@ def update_from_host(
 def _subtract(
     variable: tf.Variable, piece: Piece, step: tf.Tensor, decay: tf.Tensor | None
 ) -> tf.Operation:
-    """Decay a piece of a variable, then subtract the step from it; return the last operation."""
     if piece is ...:
         read = variable.read_value
 
@@ -106,9 +105,8 @@ def _adam(
     Args:
       first, second: Moments, which change.
       constants: 1 - beta_1, 1 - beta_2 and epsilon.
-      gradient: Summed gradient.
+      gradient: Summed gradient, which `factor` turns into the mean.
       rate: Learning rate with the bias correction.
-      factor: Factor that turns the sum into the mean gradient.
     """
     gain1, gain2, epsilon = constants
     result = _to_copy(gradient.shape, first.dtype)

@@ -41,8 +41,7 @@ Piece: TypeAlias = Any
 class HostTensor(_tf_compat.AutoTrackable):
     """Zeros of a variable's shape in host memory, for each replica of this process.
 
-    Every replica has its own copy, as it has its own copy of a variable: its updates then need no
-    communication with the other replicas.
+    Every replica has its own copy, so that its updates need no communication with the others.
 
     Args:
       variable: The variable. Dtypes narrower than float32 become float32.
@@ -71,18 +70,12 @@ class HostTensor(_tf_compat.AutoTrackable):
         return tensor
 
     def on(self, device: str) -> HostArray:
-        """Return the copy of the replica on a device; with one replica, its device is not asked."""
+        """Return the copy of the replica on a device; a single replica's device is not asked."""
         return self.copies[self._devices.index(device) if len(self.copies) > 1 else 0]
 
 
 class HostArray:
-    """An array in host memory, as an operand of TensorFlow operations.
-
-    Wherever TensorFlow needs a tensor, the array is copied to the device.
-
-    Args:
-      values: The numbers.
-    """
+    """An array in host memory, which TensorFlow copies to the device where it needs a tensor."""
 
     def __init__(self, values: Array) -> None:
         self.values = values
@@ -103,7 +96,6 @@ class HostArray:
             self.values[index] += row
 
     def numpy(self) -> Array:
-        """Return the numbers."""
         return self.values
 
     def assign(self, values: tf.Tensor | Array) -> None:
@@ -140,16 +132,7 @@ tf.register_tensor_conversion_function(HostArray, _as_tensor)
 
 
 def on_host(function: Callable[..., Any], inputs: Sequence[tf.Tensor], dtype: Any = ()) -> Any:
-    """Call a function of arrays on the host.
-
-    Args:
-      function: Function that gets the inputs as arrays.
-      inputs: Tensors on any device.
-      dtype: Dtype of the result, or an empty tuple if the function returns nothing.
-
-    Returns:
-      The result as a tensor, or an operation.
-    """
+    """Call a function of arrays on the host with tensors of any device."""
     with tf.device(HOST):
         return tf.numpy_function(function, inputs, dtype or [])
 
@@ -171,12 +154,7 @@ def square_sum(arrays: Sequence[HostArray]) -> tf.Tensor:
 def sum_over_replicas(arrays: Sequence[HostArray], after: tf.Tensor) -> tf.Tensor:
     """Replace each array by its sum over the replicas, one piece at a time.
 
-    Args:
-      arrays: Arrays of this replica.
-      after: A tensor to compute before the arrays are read.
-
-    Returns:
-      The tensor `after`, which is available only once the arrays are replaced.
+    The arrays are read only after `after`, which is returned once they are replaced.
     """
     context = tf.distribute.get_replica_context()
     done = [after]
@@ -218,15 +196,7 @@ def pieces(shape: tf.TensorShape, dtype: tf.DType) -> list[Piece]:
 
 
 def in_parts(function: Callable[..., Any], *arrays: Array) -> list[Any]:
-    """Call a function with corresponding parts of arrays, in several threads.
-
-    Args:
-      function: Function of one-dimensional arrays; numpy's functions run in parallel.
-      *arrays: Contiguous arrays of the same size.
-
-    Returns:
-      The results, in the order of the parts.
-    """
+    """Call a function with corresponding one-dimensional parts of arrays, in several threads."""
     flat = [array.reshape(-1) for array in arrays]
     starts = range(0, flat[0].size, _PART)
     parts = [[array[start : start + _PART] for array in flat] for start in starts]

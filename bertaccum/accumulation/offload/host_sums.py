@@ -15,14 +15,9 @@ from bertaccum.accumulation.replicas import alike, here, summed
 class HostSums(tf.Module):
     """A `GradientSums` whose accumulators are in host memory, in at least float32.
 
-    Checkpoints do not contain the sums, so save them only between windows.
-
-    TensorFlow orders operations by the variables that they use, and does not know the arrays of the
-    sums. Each method therefore reads `weight` before it uses them, and assigns it afterwards.
-
-    Args:
-      variables: The model's variables.
-      folder: Folder for files that contain the sums, or None to use memory.
+    Checkpoints do not contain the sums, so save them only between windows. TensorFlow does not know
+    the arrays, and orders operations by the variables that they use. Each method therefore reads
+    `weight` before it uses the arrays, and assigns it afterwards.
     """
 
     def __init__(self, variables: Sequence[tf.Variable], folder: str | None) -> None:
