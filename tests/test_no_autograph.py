@@ -1,4 +1,4 @@
-"""Nothing delays the start of a run or of a prediction without need."""
+"""AutoGraph converts no layer and no optimizer, which would take seconds."""
 
 from __future__ import annotations
 
