@@ -279,7 +279,7 @@ def huggingface_config_case(folder: Path) -> tuple[Path, Reader]:
     path = described(folder) / "config.json"
 
     def read(path: Path) -> object:
-        HUGGINGFACE.check(path.parent, False)
+        HUGGINGFACE.check(path.parent, "", False)
         return read_huggingface_config(path)
 
     return path, read

@@ -155,7 +155,7 @@ def make_run(
     run.create(config, {})
     evaluated = Evaluated(7, True, {"loss": 0.5, "examples": 6})
     save_best(model, ModelFiles(encoder, vocabulary, kind.labels, kind.decoding), evaluated, run)
-    run.append(run.eval, evaluated.record())
+    run.append(run.eval, {"kind": evaluated.kind} | evaluated.record())
     table = write_table(folder / "own.csv", kind.names, columns, ";")
     return Run(kind, run, table)
 

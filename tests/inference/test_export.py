@@ -80,7 +80,7 @@ def make_run(folder: Path, **options: str) -> RunFolder:
     files = ModelFiles(ENCODER, VOCABULARY, Labels(["0", "1", "2"], NAMES))
     evaluated = Evaluated(7, True, {"accuracy": 0.875, "loss": 0.5, "matthews_correlation": 0.5})
     save_best(model, files, evaluated, run)
-    run.append(run.eval, evaluated.record())
+    run.append(run.eval, {"kind": evaluated.kind} | evaluated.record())
     return run
 
 

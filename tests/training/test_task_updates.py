@@ -173,7 +173,7 @@ def windows_of(store: TokenStore) -> list[np.ndarray]:
 def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
     """Train on whole windows, padded to the maximum; return the weights and the losses."""
     model, losses = model_of(case), []
-    optimizer = make_optimizer(CONFIG, UPDATES, 1)
+    optimizer = make_optimizer(CONFIG, UPDATES, 1).inner
     for rows in windows_of(store):
         tokens = tf.ragged.constant(
             [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
@@ -187,6 +187,7 @@ def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
         gradients = [
             tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
         ]
+        gradients, _ = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         losses.append(float(loss))
     return flat(model), losses
