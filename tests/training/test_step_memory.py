@@ -118,7 +118,7 @@ states = Checkpoints(model, optimizer, RunFolder(Path(sys.argv[1])), 1)
 states.save(Position(""), make_plan(4, 1, cut="cost"))
 def largest():
     # Sizes grow up to the first failure, because each failed allocation waits.
-    fitting = lambda mib: device_memory._can_have(mib * 2**20)
+    fitting = lambda mib: device_memory._can_allocate(mib * 2**20)
     return list(itertools.takewhile(fitting, itertools.count(1)))[-1]
 before, used = largest(), device_memory.used_bytes()
 states.restore(state_of(Path(sys.argv[1]) / "checkpoints", 0))
@@ -130,7 +130,7 @@ read()
 device_memory.reset_peak_memory()
 read()
 used = device_memory.used_bytes()
-print(before, device_memory.peak_memory_bytes() - used, device_memory._can_have(before * 2**20))
+print(before, device_memory.peak_memory_bytes() - used, device_memory._can_allocate(before * 2**20))
 """
 
 
