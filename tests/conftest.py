@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -61,6 +62,20 @@ def browser() -> str:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep tests and fixtures away from the user's cache."""
     os.environ["BERTACCUM_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the program: exit code, stdout and stderr."""
+    from bertaccum.cli.program import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), captured.out, captured.err
+
+    return call
 
 
 @pytest.fixture(scope="session")

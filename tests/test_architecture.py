@@ -96,7 +96,7 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the innermost room that contains a module; the module itself if there is none."""
+    """Return the innermost room that contains a module, or the module itself."""
     rooms = [room for room in (*MAY_IMPORT, *LOWEST) if f"{module}.".startswith(f"{room}.")]
     return max(rooms, key=len, default=module)
 

@@ -17,7 +17,6 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.cli.program import main
 from bertaccum.options.metrics import LABELS
 from bertaccum.tasks import multi_label
 
@@ -26,17 +25,10 @@ WORDS = ["a", "b", "c", "d"]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Run) -> Run:
     """Return a function that runs the program in an empty folder: exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        found = capsys.readouterr()
-        return int(end.value.code or 0), found.out, found.err
-
-    return call
+    return program
 
 
 def test_tokens_and_segments_match_the_golden_pairs(shared: Path) -> None:

@@ -19,7 +19,6 @@ import pytest
 from small import write_small_task
 
 import bertaccum
-from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PredictConfig, ReportConfig, TrainConfig
 from bertaccum.training.events import Evaluated, Finished, Updated
@@ -53,16 +52,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, program: Any) -> Any:
     """Return a function that runs the program in `folder`: exit code, stdout and stderr."""
     monkeypatch.chdir(folder)
-
-    def call(*arguments: object) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main([str(a) for a in arguments])
-        return end.value.code or 0, *capsys.readouterr()
-
-    return call
+    return program
 
 
 def texts(folder: Path) -> list[str]:

@@ -168,7 +168,7 @@ class InPlaceAdamW(tf_keras.optimizers.AdamW):
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What all variables of a dtype on a device share in an update; scalars of that dtype.
+    """Scalars that all variables of a dtype on a device share in an update, in that dtype.
 
     Attributes:
       rate: Learning rate.

@@ -65,9 +65,8 @@ class CheckpointFormat:
     tensor_key: Callable[[str], str]
     # Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
     head_keys: tuple[str, str]
-    remedy: str  # What to do if the tensors do not fit the dimensions.
-    # What to append to the path of the weights to get the path of a file whose contents identify
-    # them.
+    remedy: str  # Advice if the tensors do not fit the dimensions.
+    # Suffix that turns the path of the weights into that of a file whose contents identify them.
     identity_suffix: str = ""
     # Returns the other files of the weights at a path.
     shards: Callable[[Path], list[Path]] = lambda path: []

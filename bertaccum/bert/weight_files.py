@@ -28,8 +28,8 @@ MERGE = (
     " tokenizer with save_pretrained, and pass that folder"
 )
 _UNPACK = "unpack it and pass the folder"
-# Patterns of the names of other files, what they are, and what to do. Only the patterns that begin
-# with * are of names that a user chooses, and of which a folder may have several.
+# Patterns of the names of other files, what they are, and what to do. Users choose the names that
+# patterns beginning with * match, so a folder may have several of these files.
 _UNREADABLE = {
     "tf_model*.h5": (
         "a model of transformers for TensorFlow",

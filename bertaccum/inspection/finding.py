@@ -11,7 +11,7 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 class Finding:
     """The result of one check."""
 
-    subject: str  # What was checked, such as a package.
+    subject: str  # Subject of the check, such as a package.
     status: str  # One of `OK`, `WARNING` and `FAILED`.
-    detail: str  # What was found.
-    remedy: str = ""  # What to do about it; empty if the status is `OK`.
+    detail: str  # Result of the check.
+    remedy: str = ""  # Advice; empty if the status is `OK`.

@@ -1,1 +1,1 @@
-"""What a user can set: options of the commands, and the names of their values."""
+"""Options of the commands, and the names of their values."""

@@ -15,7 +15,7 @@ class Rung(NamedTuple):
     moved: tuple[str, ...]  # The parts that move there.
     noun: str  # These parts, for the description of a plan.
     phrase: str  # The same, for a sentence.
-    left: str  # What remains on the device, for a sentence.
+    left: str  # The parts that stay on the device, for a sentence.
 
 
 OFFLOAD_NONE = "none"

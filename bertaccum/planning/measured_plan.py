@@ -156,7 +156,7 @@ def _verify_best(
 
 @dataclass(frozen=True)
 class _Measurements:
-    """What was built and found for a request, from which its answer is made."""
+    """The measurements for a request, from which its answer is made."""
 
     request: PlanRequest
     built: dict[str, Any]

@@ -32,7 +32,7 @@ class ChosenFeatures:
 
     texts: tuple[str, ...]  # The feature of the text, or those of the two texts of a pair.
     labels: tuple[str, ...]  # The feature of the label, or one feature for each label.
-    kind: str  # What the label is: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
+    kind: str  # Kind of the label: `CLASS`, `NUMBER`, `STRING`, `SEVERAL` or `FLAGS`.
     names: tuple[str, ...]  # Names of the classes in the order of the class numbers; may be empty.
 
 

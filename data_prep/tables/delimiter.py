@@ -23,7 +23,7 @@ def declared_delimiter(first_line: str) -> str | None:
 def find_delimiter(
     lines: Iterable[tuple[int, str]], names: Collection[str], ending: str
 ) -> str | None:
-    """Return the delimiter that best fits the first lines of a file; None if there is none.
+    """Return the delimiter that best fits the first lines of a file, or None.
 
     A delimiter fits best if it splits the first row into columns that include all given names.
     Otherwise the best delimiter is the one for which the largest share of rows has as many columns

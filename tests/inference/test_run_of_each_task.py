@@ -17,7 +17,6 @@ import tensorflow as tf
 from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, make_run, values
 
 from bertaccum import api
-from bertaccum.cli.program import main
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.model_files import ModelFiles
@@ -184,19 +183,6 @@ def test_pipeline_of_transformers_gives_the_predictions(
 
 
 Program = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def program(capsys: pytest.CaptureFixture[str]) -> Program:
-    """Return a function that runs the program: exit code, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        found = capsys.readouterr()
-        return int(end.value.code or 0), found.out, found.err
-
-    return call
 
 
 def test_program_prints_one_line_for_each_prediction(run: Run, program: Program) -> None:
