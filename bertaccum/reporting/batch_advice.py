@@ -75,10 +75,10 @@ def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScal
 def noise_facts(record: Record) -> dict[str, Any] | None:
     """Return the fields of a run's `NoiseScale`, with None for infinite ones.
 
-    The result is None if the run has measured too few updates.
+    The result is None if the run has measured too few updates to tell noise and signal from zero.
     """
     scale = noise_scale(record.updates)
-    if scale is None or not math.isfinite(scale.lowest):
+    if scale is None or not 0 < scale.lowest < math.inf:
         return None
     return finite(dataclasses.asdict(scale))
 

@@ -14,13 +14,15 @@ from bertaccum.reporting.batch_advice import noise_scale, relative
 from bertaccum.runs.record import whole_lines
 
 
-def write_noisy_run(updates: int = 300, signal: float = 1.0, batch: int = 32) -> Path:
-    """Write a run whose noise is 100 in its last third and 10 before, and whose signal is noisy."""
+def write_noisy_run(
+    updates: int = 300, signal: float = 1.0, batch: int = 32, noise: float = 100
+) -> Path:
+    """Write a run whose noise is `noise` in its last third and 10 before, with a noisy signal."""
     folder, rng = write_run(Path("run"), [0.5] * updates, batch=batch), np.random.default_rng(0)
     lines = whole_lines(folder / "metrics.jsonl")
     for line in lines[1:]:
         late = line["update"] > updates * 2 / 3
-        line["gradient_noise"] = (100 if late else 10) * rng.normal(1, 0.1)
+        line["gradient_noise"] = (noise if late else 10) * rng.normal(1, 0.1)
         line["gradient_signal"] = signal + rng.normal(0, 0.3)
     write_lines(folder / "metrics.jsonl", lines)
     return folder
@@ -67,6 +69,16 @@ def test_short_runs_are_an_error(run, updates: int) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert "too few" in outcome.err and "--noise-scale none" in outcome.err
     assert "noise scale" not in run("show", "run").out
+
+
+def test_noise_below_zero_gives_no_advice(run) -> None:
+    """Estimates may be negative, because they are differences."""
+    write_noisy_run(noise=-100)
+    outcome = run("advise", "run")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "too few" in outcome.err and outcome.err.count("\n") == 1
+    assert "noise scale" not in run("show", "run").out
+    assert run("report", "run").code == 0
 
 
 def test_standard_error_covers_the_truth() -> None:
