@@ -118,6 +118,20 @@ def test_search_finds_nearly_the_best_pair_of_shapes() -> None:
     assert lowest <= mean_cost(windows, 4, "cost", found) < 1.02 * lowest
 
 
+def test_search_leaves_sets_that_no_single_exchange_improves() -> None:
+    windows, prices = windows_of(16, 32, seed=1), Prices(75.0)
+    found = choose_shapes(windows, 8, (1, 128), prices, 0.0, 1, multiple=8)
+    # The set of a search that starts only once.
+    once = ((12, 32), (16, 32), (8, 48), (8, 56), (7, 80), (4, 88), (1, 128), (4, 128))
+
+    def cost(allowed: Allowed) -> float:
+        cuts = [cut_to_shapes(window, 8, allowed, prices) for window in windows]
+        padded = [fitting(w, c, allowed, prices) for w, c in zip(windows, cuts, strict=True)]
+        return float(sum(prices.micro_step(*shapes.T).sum() for shapes in padded))
+
+    assert cost(found) < 0.98 * cost(once)
+
+
 def test_count_needs_only_different_lengths() -> None:
     """Micro-batches that are all full have one number of rows."""
     allowed = choose_shapes(windows_of(8, 16), 4, (1, 128), PRICES, 1e4, 10_000, "count", 8)
