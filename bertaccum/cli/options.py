@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterator
@@ -22,6 +23,16 @@ from bertaccum.options.commands import GROUPS, OUTPUT
 from bertaccum.options.fields import AUTO, problem_of
 from bertaccum.options.other_names import explain_option
 from bertaccum.runs.paths import RunPaths
+
+# With more options, `--help` shows only the main ones, and `--help-all` shows all of them.
+_LONG, _ALL = 25, "bertaccum.help_all"
+_MAIN = {
+    *("config", "data", "max_seq_length", "model", "init_checkpoint", "target_batch"),
+    *("micro_batch", "memory_limit", "epochs", "learning_rate", "seed", "find_lr", "resume"),
+    *("eval_every", "out", "help", "help_all", "source", "dataset", "archive", "train_file"),
+    *("test_file", "text_column", "text_pair_column", "label_column", "label_columns"),
+    *("delimiter", "dev_fraction", "test_fraction", "device_memory", "card", "grid", "halving"),
+}
 
 
 class GroupedOption(click.Option):
@@ -71,9 +82,21 @@ def explaining_options(ctx: click.Context, args: list[str]) -> Iterator[None]:
 class Command(click.Command):
     """A command with grouped options. An option that takes a value can be given only once."""
 
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        parameters = super().get_params(ctx)
+        return [*parameters, _help_all(ctx)] if len(parameters) > _LONG else parameters
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section per group of options; a command with few options has one section."""
+        """Write one section per group of options; a command with few options has one section.
+
+        A long command has one section with the beginning of the help for each main option.
+        """
         parameters = self.get_params(ctx)
+        if len(parameters) > _LONG and _ALL not in ctx.meta:
+            main = (p.get_help_record(ctx) for p in parameters if _flag(p) in _MAIN)
+            with formatter.section("Main options"):
+                formatter.write_dl([(row[0], _first_clause(row[1])) for row in main if row])
+            return None
         groups = {getattr(parameter, "group", None) for parameter in parameters}
         if groups <= {None, OUTPUT}:
             return super().format_options(ctx, formatter)
@@ -100,6 +123,36 @@ class Command(click.Command):
                     flag = max(option.opts, key=len)
                     raise click.UsageError(f"{flag} is given more than once; give it once", ctx)
         return super().parse_args(ctx, args)
+
+
+def _flag(parameter: click.Parameter) -> str:
+    return max(parameter.opts, key=len).strip("-").replace("-", "_")
+
+
+def _help_all(ctx: click.Context) -> click.Option:
+    """Return the option that shows the help with all options."""
+
+    def show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+        if asked and not ctx.resilient_parsing:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show_all,
+        help=f"Show all options of {ctx.command_path} and exit.",
+    )
+
+
+def _first_clause(help_text: str) -> str:
+    """Return the beginning of an option's help, and its default value."""
+    first = re.split(r"[.;] |\.$|  \[| \[default", help_text)[0]
+    default = re.search(r"\[(default: [^];]*)", help_text)
+    return f"{first}." + (f" [{default[1]}]" if default else "")
 
 
 def _options_of(command: click.Command) -> set[str]:

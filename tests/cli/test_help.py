@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 
 import click
 import pytest
@@ -27,7 +28,9 @@ FIRST_COMMANDS = ["prepare", "train", "eval", "predict"]
 
 def sections(command: click.Command) -> dict[str, list[str]]:
     """Return the first word of each row in the sections of a command's help, by heading."""
-    text = command.get_help(click.Context(command, info_name="bertaccum"))
+    context = click.Context(command, info_name="bertaccum")
+    context.meta["bertaccum.help_all"] = True
+    text = command.get_help(context)
     parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.MULTILINE)[1:]
     bodies = zip(parts[::2], parts[1::2], strict=True)
     return {head: re.findall(r"^  (?! )(?:-\w, )?([\w-]+)", b, re.MULTILINE) for head, b in bodies}
@@ -57,7 +60,7 @@ OF_TRAIN = [group for group in GROUPS if group not in OF_PREPARE[:3]]
 def test_help_groups_every_option_once(command: str, groups: list[str], general: list[str]) -> None:
     found = sections(cli.commands[command])
     assert list(found) == ["Options", *groups]
-    assert found["Options"] == general
+    assert found["Options"] == [*general, "--help-all"]
     flags = [flag for names in found.values() for flag in names]
     parameters = cli.commands[command].get_params(click.Context(cli.commands[command]))
     assert sorted(flags) == sorted(max(p.opts, key=len) for p in parameters)
@@ -85,6 +88,22 @@ def test_every_option_of_a_long_command_declares_its_group(config: type) -> None
 @pytest.mark.parametrize("command", ["eval", "predict", "export", "runs", "show"])
 def test_help_of_a_command_with_few_options_has_one_section(command: str) -> None:
     assert list(sections(cli.commands[command]))[-1] == "Options"
+
+
+@pytest.mark.parametrize(
+    ("command", "main"),
+    [("train", "--learning-rate"), ("prepare", "--text-column"), ("plan", "--device-memory")],
+)
+def test_help_of_a_long_command_shows_its_main_options_on_one_screen(
+    program: Callable[..., tuple[int, str, str]], command: str, main: str
+) -> None:
+    short, every = (program(command, flag)[1] for flag in ("--help", "--help-all"))
+    listed = re.split(r"^Main options:\n", short, flags=re.MULTILINE)[1]
+    flags = re.findall(r"^  (?:-\w, )?(--[\w-]+)", listed, re.MULTILINE)
+    assert main in flags and flags[-2:] == ["--help", "--help-all"] and 10 < len(flags) <= 18
+    assert len(listed.splitlines()) < 45 and "Main options" not in every
+    names = {max(p.opts, key=len) for p in cli.commands[command].params}
+    assert all(name in every for name in names) and {*flags[:-2]} < names
 
 
 def test_help_imports_neither_tensorflow_nor_pandas_nor_rich() -> None:
