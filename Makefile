@@ -10,6 +10,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What running needs, and what developing needs besides.
+RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
@@ -17,17 +19,26 @@ BERTACCUM := $(BIN)/bertaccum
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "bertaccum needs Python 3.10 to 3.13; choose one with make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing bertaccum in $(VENV): pip downloads 850 MB, and the installation takes 3.4 GB"
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
+	@touch $@
+
+$(INSTALLED): $(RUNS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED)
+demo: $(RUNS)
 	$(BERTACCUM) prepare --source sample
 	$(BERTACCUM) train --config configs/sample.yaml
 	$(BERTACCUM) eval
+	@echo; echo "Go on with, after . $(BIN)/activate:"
+	@echo '  bertaccum predict "The food was great."              # classify a text'
+	@echo "  bertaccum report                                     # a web page about the run"
+	@echo "  bertaccum prepare --source csv --train-file my.csv   # your own texts"
 
 examples: $(INSTALLED)
 	$(BIN)/python examples/mnist_distributed.py --run all

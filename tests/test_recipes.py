@@ -58,7 +58,8 @@ def test_recipe_states_its_command(recipe: Path) -> None:
     assert f"bertaccum train --config configs/{recipe.name}" in header
     TrainConfig(**yaml.safe_load(text))
     if recipe.stem == "yelp":
-        defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", micro_batch=8)
+        other = {"micro_batch": 8, "learning_rate": 2e-5}
+        defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", **other)
         assert TrainConfig(**yaml.safe_load(text)) == defaults
 
 

@@ -302,8 +302,13 @@ class TrainConfig(StepConfig):
     epochs: float = optimization_option(
         3.0, "Number of passes over train.tsv.", minimum=0, maximum=MAX_EPOCHS, exclusive=True
     )
-    learning_rate: float = optimization_option(
-        2e-5, "Peak learning rate.", minimum=0, exclusive=True
+    learning_rate: float | None = optimization_option(
+        None,
+        "Peak learning rate. [default: fits the model, from 2e-5 for pretrained models with 768"
+        " units to 5e-4 for random ones with 128]",
+        minimum=0,
+        exclusive=True,
+        real=True,
     )
     seed: int = optimization_option(
         0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=MAX_SEED

@@ -124,11 +124,12 @@ def relative(config: TrainConfig, scale: float, batch: int) -> dict[str, Any]:
     above it.
     """
     updates = (1 + scale / batch) / (1 + scale / config.target_batch)
+    rate = config.learning_rate or math.nan  # The configuration of a run has one.
     return {
         "target_batch": batch,
         "updates": updates,
         "examples": updates * batch / config.target_batch,
-        "learning_rate": config.learning_rate / math.sqrt(updates),
+        "learning_rate": rate / math.sqrt(updates),
     }
 
 

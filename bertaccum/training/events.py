@@ -37,6 +37,8 @@ class Started:
         weights come from elsewhere.
       pretrained_head: Whether that checkpoint also provides the head.
       best_by: Metric that selects the best checkpoint.
+      learning_rate: Peak learning rate.
+      default_rate: Whether it is the default for this model.
       truncation: Statistics of the texts in train.tsv that `max_seq_length` truncates; None if
         unknown.
       doubt: Evidence that texts are lowercased although they should not be, or the other way
@@ -60,6 +62,8 @@ class Started:
     pretrained_run: str | None = None
     pretrained_head: bool = False
     best_by: str = "accuracy"
+    learning_rate: float = math.nan
+    default_rate: bool = False
     truncation: Truncation | None = None
     doubt: str | None = None
 

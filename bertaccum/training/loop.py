@@ -33,6 +33,7 @@ from bertaccum.training.events import (
     Stopped,
     Updated,
 )
+from bertaccum.training.recipe import default_learning_rate
 from bertaccum.training.setup import Setup
 from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.updater import Updater
@@ -229,6 +230,8 @@ class Run:
             pretrained_run=source.name if source.of_run else None,
             pretrained_head=inputs.head is not None,
             best_by=self.setup.best_by,
+            learning_rate=(rate := self.setup.config.learning_rate or math.nan),
+            default_rate=rate == default_learning_rate(source),
             truncation=self.setup.train_store.truncation,
             doubt=inputs.vocabulary.casing_warning(),
         )

@@ -11,6 +11,7 @@ from official.nlp.optimization import WarmUp
 from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.accumulation.window import WindowOptimizer
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
@@ -26,6 +27,11 @@ _KINDS: dict[str, dict[str, Any]] = {
     BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
 }
 
+# Default peak learning rates for encoders of at least so many units: with pretrained weights, and
+# with random ones. Measured up to 512 units with `python benchmarks/learning_rates.py rates`. For
+# 768 and 1,024 units, they are those that Devlin et al. 2019 recommend; larger random models
+# diverge at rates above 1e-4 (Devlin et al. pretrained at this rate).
+_DEFAULT_RATES = ((768, 2e-5, 1e-4), (512, 1e-4, 1e-4), (256, 2e-4, 3e-4), (0, 3e-4, 5e-4))
 
 Schedule: TypeAlias = tf_keras.optimizers.schedules.LearningRateSchedule
 
@@ -69,20 +75,29 @@ def offload(optimizer: WindowOptimizer, what: str, folder: str | None) -> None:
     optimizer.offload(SLOTS in moved, ACCUMULATORS in moved, folder)
 
 
+def default_learning_rate(source: ModelSource) -> float:
+    """Return the default peak learning rate for a model to start from."""
+    units, pretrained = source.encoder.hidden_size, source.checkpoint is not None
+    rates = next(rates for least, *rates in _DEFAULT_RATES if units >= least)
+    return rates[0] if pretrained else rates[1]
+
+
 def make_schedule(config: TrainConfig, updates: int) -> Schedule:
     """Return a schedule with linear warm-up from 0 to the peak, then linear decay to 0.
 
     With `bert-adamw`, the decay starts at the first update, as in google-research/bert. When the
     warm-up ends, the learning rate therefore drops from the peak to the decay line.
     """
+    # Measurements of steps do not know the model's rate.
+    peak = config.learning_rate or _DEFAULT_RATES[0][1]
     if config.optimizer == BERT_ADAMW:
-        line = tf_keras.optimizers.schedules.PolynomialDecay(config.learning_rate, updates, 0.0)
+        line = tf_keras.optimizers.schedules.PolynomialDecay(peak, updates, 0.0)
         # google-research/bert rounds the warm-up down.
         warmup = int(updates * config.warmup_fraction)
-        return WarmUp(config.learning_rate, line, warmup) if warmup else line
+        return WarmUp(peak, line, warmup) if warmup else line
     warmup = round(config.warmup_fraction * updates)
     decay = lr_schedule.PolynomialDecayWithOffset(
-        initial_learning_rate=config.learning_rate,
+        initial_learning_rate=peak,
         decay_steps=max(updates - warmup, 1),
         end_learning_rate=0.0,
         offset=warmup,

@@ -44,7 +44,7 @@ from bertaccum.tasks.task import Task
 from bertaccum.training.compilation import Compilation, decide
 from bertaccum.training.initial_model import build_model
 from bertaccum.training.inputs import run_inputs
-from bertaccum.training.recipe import Schedule
+from bertaccum.training.recipe import Schedule, default_learning_rate
 from bertaccum.training.resume import check_agreement, is_deterministic, resolved_config
 from bertaccum.training.task_options import weighted
 
@@ -213,6 +213,7 @@ def set_up(
         offload=offload,
         compile=ON if compilation.compile else OFF,
         task=inputs.labels.task,
+        learning_rate=config.learning_rate or default_learning_rate(inputs.source),
         best_by=(best_by := config.best_by or task.metrics[0]),
     )
     if is_deterministic(config.deterministic):

@@ -19,7 +19,10 @@ from data_prep.sources.tfds_builds import data_folder, explaining_errors, patche
 from data_prep.sources.tfds_features import CLASS, ChosenFeatures, examples_of
 from data_prep.tables.rows import Part, Source
 
-_ARCHIVE = "download it elsewhere and pass the file with `archive`"
+_ARCHIVE = (
+    "download it elsewhere and pass the file with `archive`, or try `source` sample, which needs no"
+    " network"
+)
 _NAMES = {"1": "negative", "2": "positive"}
 # A backslash and an n, unless the backslash itself is escaped.
 _LINE_END = re.compile(r"(?<!\\)((?:\\\\)*)\\n")

@@ -366,7 +366,7 @@ def test_help_shows_examples_and_defaults(command: list[str]) -> None:
         ["export"],
     )
     if command == ["train"]:
-        assert "[default: 2e-05; x>0]" in done.stdout
+        assert "[default: fits the model" in done.stdout
 
 
 def losses(folder: str) -> list[float]:

@@ -164,7 +164,7 @@ def test_missing_network_is_reported(archive: Path, tmp_path: Path, record: Any)
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     record(archive, f"http://127.0.0.1:{port}/{FILENAME}")
-    check_fails(tmp_path, r"no network: cannot download http.*`archive`")
+    check_fails(tmp_path, r"no network: cannot download http.*`archive`.*`source` sample")
 
 
 def check_fails(tmp_path: Path, message: str) -> None:

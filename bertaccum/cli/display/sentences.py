@@ -167,6 +167,9 @@ def started(event: Started) -> str:
         *([f"{cut}", cut.advice()] if cut else []),
         f"{event.plan}; {event.updates:,} updates",
         f"plan: {event.why}" if event.why else "",
+        f"learning rate {event.learning_rate:g}, the default for this model"
+        if event.default_rate
+        else "",
         resumed,
         f"run folder: {event.folder}",
     ]
