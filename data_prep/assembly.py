@@ -99,11 +99,9 @@ def _check_pairs(source: Source, rows: Rows, given: Mapping[str, Rows]) -> None:
     for name, split in given.items():
         if split.pairs != rows.pairs:
             kinds = {True: "pairs of texts", False: "single texts"}
-            raise InputError(
-                f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}",
-                "give both files the same columns",
-                path=source.given[name].where,
-            )
+            what = f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}"
+            remedy = "give both files the same columns"
+            raise InputError(what, remedy, path=source.given[name].where)
 
 
 def _check_cola(rows: Rows, kind: LabelKind) -> None:
@@ -136,11 +134,9 @@ def _held_out(
     splits = split_rows(texts, groups, shares, seed)
     for name in shares:
         if not splits[name]:
-            raise InputError(
-                f"has too few different texts to hold out any of them as {name}.tsv",
-                "add rows with other texts: rows with the same text stay in one split",
-                path=source.train.where,
-            )
+            what = f"has too few different texts to hold out any of them as {name}.tsv"
+            remedy = "add rows with other texts: rows with the same text stay in one split"
+            raise InputError(what, remedy, path=source.train.where)
     _check_weights(source.train, rows, [kept[number] for number in splits["train"]])
     return {
         name: split_of(rows, cells, [kept[number] for number in split])
@@ -150,23 +146,14 @@ def _held_out(
 
 def _check_kept(part: Part, kind: LabelKind, cells: list[bytes]) -> None:
     if not cells:
-        raise InputError(
-            "all its texts are also in the test set",
-            "choose another `test_file`, or replace the option with `test_fraction` 0.1",
-            path=part.where,
-        )
+        remedy = "choose another `test_file`, or replace the option with `test_fraction` 0.1"
+        raise InputError("all its texts are also in the test set", remedy, path=part.where)
     if problem := kind.problem(cells):
-        raise InputError(
-            f"{problem} after duplicates are dropped",
-            "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
-            path=part.where,
-        )
+        remedy = "add rows of other classes, or keep duplicates with `drop_duplicates=False`"
+        raise InputError(f"{problem} after duplicates are dropped", remedy, path=part.where)
 
 
 def _check_weights(part: Part, rows: Rows, train: Sequence[int]) -> None:
     if rows.weights and not any(rows.weights[row] for row in train):
-        raise InputError(
-            "the weight of every training row is 0",
-            "choose another `weight_column`, or correct the weights",
-            path=part.where,
-        )
+        remedy = "choose another `weight_column`, or correct the weights"
+        raise InputError("the weight of every training row is 0", remedy, path=part.where)

@@ -217,9 +217,8 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(ctx: click.Context, argument: str | None, run: str, **options: Any) -> Any:
         if argument is not None and is_named(ctx, "run"):
-            raise ConfigError(
-                f"RUN {argument} and --run {run} both name the run", "omit one of the two"
-            )
+            what = f"RUN {argument} and --run {run} both name the run"
+            raise ConfigError(what, "omit one of the two")
         return command(run=argument or run, **options)
 
     return wrapped

@@ -83,18 +83,16 @@ def _refuse_above(config: Options, name: str, limit: str) -> None:
     """Raise ConfigError if one option has a greater value than the option that limits it."""
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
-        raise ConfigError(
-            f"`{name}` {value} is above `{limit}` {most}", f"lower `{name}` or raise `{limit}`"
-        )
+        what = f"`{name}` {value} is above `{limit}` {most}"
+        raise ConfigError(what, f"lower `{name}` or raise `{limit}`")
 
 
 def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
     """Raise ConfigError if two options that define the same thing are both given."""
     first, second = getattr(config, one), getattr(config, other)
     if first is not None and second is not None:
-        raise ConfigError(
-            f"`{one}` {first} and `{other}` {second} both define {what}", "omit one of the two"
-        )
+        message = f"`{one}` {first} and `{other}` {second} both define {what}"
+        raise ConfigError(message, "omit one of the two")
 
 
 def _batch_setting() -> Any:
@@ -284,10 +282,8 @@ class StepConfig(Options):
         _refuse_both(self, "model", "bert_config", "the encoder")
         if self.windows == 1 and (self.stride is not None or self.pool != MEAN):
             name = "pool" if self.stride is None else "stride"
-            raise ConfigError(
-                f"`{name}` {getattr(self, name)} has no effect without `windows`",
-                f"set `windows` to at least 2, or omit `{name}`",
-            )
+            what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
+            raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
         if (self.stride or 1) > self.max_seq_length - 2:
             raise ConfigError(
                 f"`stride` {self.stride} would leave out tokens between windows",
@@ -431,10 +427,8 @@ class TrainConfig(StepConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.strategy == "one" and self.replicas not in (None, 1):
-            raise ConfigError(
-                f"`strategy` one and `replicas` {self.replicas} contradict each other",
-                "omit one of the two",
-            )
+            what = f"`strategy` one and `replicas` {self.replicas} contradict each other"
+            raise ConfigError(what, "omit one of the two")
         _refuse_above(self, "replicas", "target_batch")
 
 
@@ -537,10 +531,8 @@ class EvalConfig(PredictConfig, _SplitConfig):
         own = [*columns, "label_separator", "delimiter", "encoding"]
         if self.file is None and named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)
-            raise ConfigError(
-                f"{', '.join(most)} and {last} apply only to `file`, which is not given",
-                "add `file`, or omit these options",
-            )
+            what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
+            raise ConfigError(what, "add `file`, or omit these options")
 
 
 @dataclass(frozen=True)

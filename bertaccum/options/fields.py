@@ -152,10 +152,8 @@ def save_interval(text: str) -> tuple[int | None, float | None]:
     """Return `save_every` as (updates, None) or (None, seconds)."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
     if match is None:
-        raise ConfigError(
-            f"`save_every` {text} is neither a number of updates nor a time",
-            "write it as 200, 90s, 10m or 2h",
-        )
+        what = f"`save_every` {text} is neither a number of updates nor a time"
+        raise ConfigError(what, "write it as 200, 90s, 10m or 2h")
     number, unit = int(match[1]), match[2]
     return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
 
@@ -164,9 +162,8 @@ def timeout_seconds(text: str) -> float:
     """Return `collective_timeout` in seconds."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
     if match is None:
-        raise ConfigError(
-            f"`collective_timeout` {text} is not a time", "write it as 90s, 10m or 2h"
-        )
+        what = f"`collective_timeout` {text} is not a time"
+        raise ConfigError(what, "write it as 90s, 10m or 2h")
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
@@ -194,10 +191,8 @@ def delimiter_character(value: str | None) -> str | None:
         return None
     character = (DELIMITERS | {r"\t": "\t"}).get(value, value)
     if len(character) != 1 or character in '"\r\n\0':
-        raise ConfigError(
-            f"`delimiter` {value!r} cannot separate columns",
-            f"use {', '.join(DELIMITERS)}, or any other single character",
-        )
+        what = f"`delimiter` {value!r} cannot separate columns"
+        raise ConfigError(what, f"use {', '.join(DELIMITERS)}, or any other single character")
     return character
 
 
@@ -222,10 +217,8 @@ def column_names(value: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
-        raise ConfigError(
-            f"`label_columns` {value!r} contains an empty name",
-            "separate names or numbers of columns by commas, as in joy,anger",
-        )
+        what = f"`label_columns` {value!r} contains an empty name"
+        raise ConfigError(what, "separate names or numbers of columns by commas, as in joy,anger")
     return names
 
 
@@ -244,9 +237,8 @@ def host_names(value: str | None) -> tuple[str, ...]:
 def check_label_separator(value: str) -> None:
     """Raise ConfigError if a label separator is empty or contains a line break."""
     if not value or set(value) & set("\r\n\0"):
-        raise ConfigError(
-            f"`label_separator` {value!r} cannot separate labels", "use a character such as ,"
-        )
+        what = f"`label_separator` {value!r} cannot separate labels"
+        raise ConfigError(what, "use a character such as ,")
 
 
 def check_encoding(value: str) -> None:
@@ -255,10 +247,8 @@ def check_encoding(value: str) -> None:
         codecs.getincrementaldecoder(value)
         "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
-        raise ConfigError(
-            f"`encoding` {value} is not a known encoding",
-            "use an encoding such as utf-16 or latin-1",
-        ) from None
+        what = f"`encoding` {value} is not a known encoding"
+        raise ConfigError(what, "use an encoding such as utf-16 or latin-1") from None
 
 
 def named_options(config: Any) -> dict[str, Any]:

@@ -185,31 +185,25 @@ class PrepareConfig(Options):
         """Check the options that only some sources have."""
         for name, sources in _SOURCES_OF_OPTIONS.items():
             if self.source not in sources and getattr(self, name) != getattr(PrepareConfig, name):
-                raise ConfigError(
-                    f"`{name}` cannot be used with `source` {self.source}",
-                    f"set `source` to {' or '.join(sources)}, or omit `{name}`",
-                )
+                what = f"`{name}` cannot be used with `source` {self.source}"
+                raise ConfigError(what, f"set `source` to {' or '.join(sources)}, or omit `{name}`")
         for name in TEST_COLUMNS:
             if getattr(self, name) is not None and self.test_file is None:
                 raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")
         if self.source in ("glue", "tfds") and self.dataset is None:
-            raise ConfigError(
-                f"`source` {self.source} needs `dataset`", "pass the name of the data set"
-            )
+            what = f"`source` {self.source} needs `dataset`"
+            raise ConfigError(what, "pass the name of the data set")
         if self.source == "glue" and self.folder is None:
             raise ConfigError("`source` glue needs `folder`", "pass the folder of the data set")
 
     def _check_task(self) -> None:
         if self.label_columns and self.task not in (None, MULTI_LABEL):
-            raise ConfigError(
-                f"`label_columns` and `task` {self.task} contradict each other",
-                "omit one of the two",
-            )
+            what = f"`label_columns` and `task` {self.task} contradict each other"
+            raise ConfigError(what, "omit one of the two")
         several = self.label_columns or self.task == MULTI_LABEL
         if self.label_separator != LABEL_SEPARATOR and not several:
-            raise ConfigError(
-                "`label_separator` applies only to `task` multi-label", "omit one of the two"
-            )
+            what = "`label_separator` applies only to `task` multi-label"
+            raise ConfigError(what, "omit one of the two")
 
     def _check_test_fraction(self) -> None:
         given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"

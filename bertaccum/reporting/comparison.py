@@ -42,9 +42,8 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     metric = shared_metric(records)
     several = [read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
-        raise InputError(
-            "none of these runs has an update yet", "wait for the first update", path=runs[0]
-        )
+        what = "none of these runs has an update yet"
+        raise InputError(what, "wait for the first update", path=runs[0])
     span = config.smooth or default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
@@ -126,9 +125,8 @@ def _write_figures(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"`out` {folder} cannot be written ({reason(error)})", "choose another folder"
-        ) from None
+        what = f"`out` {folder} cannot be written ({reason(error)})"
+        raise ConfigError(what, "choose another folder") from None
     from bertaccum.reporting.figures import comparison
 
     figures, missing = comparison(names, several, span)

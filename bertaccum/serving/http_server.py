@@ -39,10 +39,9 @@ def bound(config: ServeConfig) -> Iterator[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except (OSError, UnicodeError) as error:
-            raise ConfigError(
-                f"`host` {config.host} and `port` {config.port} cannot be used ({reason(error)})",
-                "stop the program that uses the port, or choose another `host` or `port`",
-            ) from None
+            what = f"`host` {config.host} and `port` {config.port} cannot be used ({reason(error)})"
+            remedy = "stop the program that uses the port, or choose another `host` or `port`"
+            raise ConfigError(what, remedy) from None
         yield listener
 
 

@@ -27,9 +27,8 @@ def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
     if not isinstance(texts, list) or not texts:
         raise HTTPException(UNPROCESSABLE, f"{TEXTS} must be a list with at least one text")
     if len(texts) > most:
-        raise HTTPException(
-            TOO_LARGE, f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
-        )
+        what = f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
+        raise HTTPException(TOO_LARGE, what)
     return [_checked(f"{TEXTS}[{number}]", text, pairs) for number, text in enumerate(texts)]
 
 
@@ -51,19 +50,15 @@ def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
     """Return a text, or raise an HTTPException that names the place of the text."""
     if not pairs:
         if isinstance(text, dict):
-            raise HTTPException(
-                UNPROCESSABLE, f"{where} is an object; the model takes single texts, as strings"
-            )
+            what = f"{where} is an object; the model takes single texts, as strings"
+            raise HTTPException(UNPROCESSABLE, what)
         return _string(where, text), None
     if isinstance(text, str):
-        raise HTTPException(
-            UNPROCESSABLE,
-            f"{where} is a single text; the model takes pairs, as objects with {TEXT} and {PAIR}",
-        )
+        what = f"{where} is a single text; the model takes pairs, as objects with {TEXT} and {PAIR}"
+        raise HTTPException(UNPROCESSABLE, what)
     if not isinstance(text, dict) or text.keys() != {TEXT, PAIR}:
-        raise HTTPException(
-            UNPROCESSABLE, f"{where} must be an object with the keys {TEXT} and {PAIR} only"
-        )
+        what = f"{where} must be an object with the keys {TEXT} and {PAIR} only"
+        raise HTTPException(UNPROCESSABLE, what)
     return _string(f"{where}.{TEXT}", text[TEXT]), _string(f"{where}.{PAIR}", text[PAIR])
 
 
@@ -73,9 +68,8 @@ def _string(where: str, text: Any) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise HTTPException(
-            UNPROCESSABLE, f"{where} contains half of a surrogate pair, which is not a character"
-        ) from None
+        what = f"{where} contains half of a surrogate pair, which is not a character"
+        raise HTTPException(UNPROCESSABLE, what) from None
     return text
 
 

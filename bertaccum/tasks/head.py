@@ -95,9 +95,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
     except tf.errors.ResourceExhaustedError:
         raise
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        raise InputError(
-            f"cannot be loaded ({reason(error)})", "train the model again", path=path
-        ) from None
+        what = f"cannot be loaded ({reason(error)})"
+        raise InputError(what, "train the model again", path=path) from None
     for weight in model.weights:
         check_finite(weight, checkpoint_name(weight.name).removesuffix(":0"), path)
 

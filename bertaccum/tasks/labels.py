@@ -73,11 +73,8 @@ class Labels:
 def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
     """Return the label of each row of a table."""
     if "label" not in table:
-        raise InputError(
-            "has no labels",
-            "run `bertaccum predict` on it, or choose a `split` or `file` that has labels",
-            path=tsv,
-        )
+        remedy = "run `bertaccum predict` on it, or choose a `split` or `file` that has labels"
+        raise InputError("has no labels", remedy, path=tsv)
     return table["label"]
 
 

@@ -87,11 +87,8 @@ class _Classes:
         check_labels(self.format, labels, rows.classes, part.where)
         names = _class_names(labels, rows, as_written)
         if len(names) == 1:
-            raise InputError(
-                f"every row has the label {next(iter(names))!r}",
-                "add rows of at least one other class",
-                path=part.where,
-            )
+            what = f"every row has the label {next(iter(names))!r}"
+            raise InputError(what, "add rows of at least one other class", path=part.where)
         self.labels = list(order) or _sorted(names)
         self.find = class_finder(self.labels, as_written)
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
@@ -131,11 +128,8 @@ class _Scores:
         labels = self.format.labels_in(rows.classes)
         cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:
-            raise InputError(
-                f"every row has the score {next(iter(cells))}",
-                "add rows with other scores",
-                path=part.where,
-            )
+            what = f"every row has the score {next(iter(cells))}"
+            raise InputError(what, "add rows with other scores", path=part.where)
 
     def find(self, label: str) -> None:
         return None
@@ -144,13 +138,12 @@ class _Scores:
         label = ", ".join(labels)
         score = finite_number(label)
         if score is None:
-            raise InputError(
-                f"the label {label[:40]!r} is not a finite number",
+            what = f"the label {label[:40]!r} is not a finite number"
+            remedy = (
                 number_remedy(label)
-                or "write a number such as 3.5, delete the row, or omit `task` regression",
-                path=part.where,
-                row=row,
+                or "write a number such as 3.5, delete the row, or omit `task` regression"
             )
+            raise InputError(what, remedy, path=part.where, row=row)
         return repr(score)
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
@@ -177,11 +170,8 @@ class _LabelSets:
         names = _class_names(labels, rows, as_written)
         if len(names) < 2:
             only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
-            raise InputError(
-                f"has {only}",
-                "add rows of other labels, or choose another `label_separator`",
-                path=part.where,
-            )
+            remedy = "add rows of other labels, or choose another `label_separator`"
+            raise InputError(f"has {only}", remedy, path=part.where)
         check_labels(self.format, labels, rows.classes, part.where)
         self.labels = list(order) or _sorted(names)
         self.find = class_finder(self.labels, as_written)

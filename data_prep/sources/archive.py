@@ -80,14 +80,11 @@ def rewrite(archive: Path, target: Path) -> None:
                 check_unpacked(archive, source.fileobj.tell())
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if getattr(error, "errno", None) is not None:  # Not a damaged archive.
-            raise RunError(
-                f"cannot be unpacked into {target.parent} ({reason(error)})",
-                "free space there, or set TMPDIR to another folder",
-                path=archive,
-            ) from None
-        raise InputError(
-            f"cannot be unpacked ({error})", "download it again", path=archive
-        ) from error
+            what = f"cannot be unpacked into {target.parent} ({reason(error)})"
+            remedy = "free space there, or set TMPDIR to another folder"
+            raise RunError(what, remedy, path=archive) from None
+        what = f"cannot be unpacked ({error})"
+        raise InputError(what, "download it again", path=archive) from error
 
 
 def _add_member(archive: tarfile.TarFile, name: str, lines: Iterator[bytes], folder: Path) -> None:
@@ -136,12 +133,9 @@ def _checked_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
             raise InputError(f"is longer than {LONGEST >> 20} MiB", path=where, row=row)
         line = raw.removesuffix(b"\n").removesuffix(b"\r")
         if not _LINE.match(line):
-            raise InputError(
-                'is not of the form "1","text" or "2","text"',
-                'write a line break inside a text as \\n, and a double quote as ""',
-                path=where,
-                row=row,
-            )
+            what = 'is not of the form "1","text" or "2","text"'
+            remedy = 'write a line break inside a text as \\n, and a double quote as ""'
+            raise InputError(what, remedy, path=where, row=row)
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:

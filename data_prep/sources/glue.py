@@ -104,11 +104,8 @@ def _existing(candidates: list[Path], task: GlueTask) -> Path:
         if path.is_file():
             return path
     site = _XNLI_SITE if task is XNLI else _GLUE_SITE
-    raise InputError(
-        "there is no such file",
-        f"download {task.name} from {site} and pass its folder with `folder`",
-        path=candidates[0],
-    )
+    remedy = f"download {task.name} from {site} and pass its folder with `folder`"
+    raise InputError("there is no such file", remedy, path=candidates[0])
 
 
 def _part(path: Path, task: GlueTask, note: Note, labeled: bool = True) -> Part:
@@ -169,8 +166,5 @@ def _language_rows(path: Path, language: str) -> Iterator[Row]:
 
     yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
     if language not in languages:
-        raise InputError(
-            f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(languages))}",
-            path=path,
-        )
+        what = f"has no rows in the `language` {language!r}"
+        raise InputError(what, f"choose one of {', '.join(sorted(languages))}", path=path)

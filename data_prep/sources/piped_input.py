@@ -73,10 +73,8 @@ def _check(files: list[str], pipes: dict[str, str]) -> None:
         raise InputError("is closed", "redirect a file or a pipe to it", path=_NAME)
     same = len(pipes) == 2 and Path(files[0]).samefile(files[1])
     if same or files == [_DEVICE] * 2:
-        raise ConfigError(
-            "`train_file` and `test_file` are the same input, which can be read only once",
-            "pass a file as one of the two",
-        )
+        what = "`train_file` and `test_file` are the same input, which can be read only once"
+        raise ConfigError(what, "pass a file as one of the two")
 
 
 def _save(pipe: Path, target: Path) -> None:
@@ -86,8 +84,6 @@ def _save(pipe: Path, target: Path) -> None:
             with target.open("wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
         except OSError as error:
-            raise RunError(
-                f"cannot be saved in {target.parent.parent.parent} ({reason(error)})",
-                "free space there, or set TMPDIR to another folder",
-                path=pipe,
-            ) from error
+            what = f"cannot be saved in {target.parent.parent.parent} ({reason(error)})"
+            remedy = "free space there, or set TMPDIR to another folder"
+            raise RunError(what, remedy, path=pipe) from error

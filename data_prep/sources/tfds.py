@@ -66,10 +66,8 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
         with patched_tfds(progress):
             return tfds.builder(config.dataset, data_dir=data_folder())
     except tfds.core.registered.DatasetNotFoundError as error:
-        raise ConfigError(
-            f"`dataset` {config.dataset} is unknown to tensorflow-datasets {tfds.__version__}",
-            "choose a name of tensorflow.org/datasets/catalog",
-        ) from error
+        what = f"`dataset` {config.dataset} is unknown to tensorflow-datasets {tfds.__version__}"
+        raise ConfigError(what, "choose a name of tensorflow.org/datasets/catalog") from error
     except Exception as error:  # The builder of a data set may raise anything.
         raise ConfigError(f"`dataset` {config.dataset} cannot be used ({reason(error)})") from error
 
@@ -90,10 +88,8 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
     """Return the names that tensorflow-datasets gives to our splits."""
     names = list(builder.info.splits)
     if "train" not in names:
-        raise InputError(
-            f"{config.dataset} has no split train, only {', '.join(names)}",
-            "choose another `dataset`",
-        )
+        what = f"{config.dataset} has no split train, only {', '.join(names)}"
+        raise InputError(what, "choose another `dataset`")
     splits = {"train": "train"}
     for ours, theirs in _SPLITS.items():
         if known := [name for name in theirs if name in names]:

@@ -128,12 +128,11 @@ def find_columns(
         position = _position(reading.shown(option), column, names, path)
         if position in taken:
             first, other = taken[position]
-            raise ConfigError(
+            what = (
                 f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column} are the"
-                " same column",
-                "choose two different columns",
-                path=path,
+                " same column"
             )
+            raise ConfigError(what, "choose two different columns", path=path)
         taken[position] = option, column
     at = {option: position for position, (option, _) in taken.items()}
     flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
@@ -154,28 +153,19 @@ def _flags(
     labels = [names[position] or str(position + 1) for position in positions]
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(
-                f"two of the columns of `label_columns` are named {label!r}",
-                "rename one",
-                path=path,
-            )
+            what = f"two of the columns of `label_columns` are named {label!r}"
+            raise ConfigError(what, "rename one", path=path)
         if separator in label:
-            raise ConfigError(
-                f"the column name {label!r} contains the `label_separator` {separator!r}",
-                "choose another `label_separator`",
-                path=path,
-            )
+            what = f"the column name {label!r} contains the `label_separator` {separator!r}"
+            raise ConfigError(what, "choose another `label_separator`", path=path)
     return tuple(zip(labels, positions, strict=True))
 
 
 def _position(option: str, column: str, names: Sequence[str], path: Path) -> int:
     if column.isdecimal():
         if not 1 <= int(column) <= len(names):
-            raise ConfigError(
-                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
-                "count columns from 1",
-                path=path,
-            )
+            what = f"`{option}` {column} is not one of the columns 1 to {len(names)}"
+            raise ConfigError(what, "count columns from 1", path=path)
         return int(column) - 1
     if names.count(column) != 1:
         times = "occurs more than once" if column in names else "does not occur"

@@ -147,16 +147,14 @@ def _opened(path: Path) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(
-            "is a Parquet file, which needs pyarrow", "install bertaccum[parquet]", path=path
-        ) from error
+        what = "is a Parquet file, which needs pyarrow"
+        raise InputError(what, "install bertaccum[parquet]", path=path) from error
     try:
         with parquet.ParquetFile(path) as file:
             yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"is a damaged Parquet file ({error})", "create or download it again", path=path
-        ) from error
+        what = f"is a damaged Parquet file ({error})"
+        raise InputError(what, "create or download it again", path=path) from error
 
 
 def _cells(

@@ -138,12 +138,9 @@ def _folded(fields: list[str]) -> list[str]:
 def _check_order(row: int, fields: list[str], header: list[str], path: Path) -> None:
     """Raise InputError if a header of concatenated files differs from the first one."""
     if _folded(fields) != header:
-        raise InputError(
-            f"is a header with the columns in another order, {', '.join(fields)[:80]}",
-            "reorder the columns of the rows below it and delete it",
-            path=path,
-            row=row,
-        )
+        what = f"is a header with the columns in another order, {', '.join(fields)[:80]}"
+        remedy = "reorder the columns of the rows below it and delete it"
+        raise InputError(what, remedy, path=path, row=row)
 
 
 def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], Records]:
@@ -165,11 +162,8 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
     if delimiter is None and not any(line.strip() for _, line in lines()):
         return lambda: iter(())
     if delimiter is None:
-        raise ConfigError(
-            "no delimiter was found: the first row has no comma, semicolon, tab or |",
-            "pass the delimiter with `delimiter`",
-            path=path,
-        )
+        what = "no delimiter was found: the first row has no comma, semicolon, tab or |"
+        raise ConfigError(what, "pass the delimiter with `delimiter`", path=path)
     escaped = is_escaped(lines, delimiter, path)
     quoted = escaped or is_quoted(lines, delimiter, path)
     parts = ["fields in double quotes"] if quoted and delimiter == TAB else []
@@ -228,10 +222,9 @@ def _fields(records: Records) -> Iterable[list[str]]:
 
 def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
     if len(fields) != width:
-        raise InputError(
-            f"has {len(fields)} columns, but the first row has {width}",
+        what = f"has {len(fields)} columns, but the first row has {width}"
+        remedy = (
             "enclose every text that contains the delimiter in double quotes,"
-            " or remove the delimiter from it",
-            path=path,
-            row=row,
+            " or remove the delimiter from it"
         )
+        raise InputError(what, remedy, path=path, row=row)

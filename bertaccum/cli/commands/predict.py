@@ -51,9 +51,8 @@ def predict(
     if not texts and values["file"] in (None, "-"):
         # Standard input is None if it was closed; its number may then be that of another file.
         if sys.stdin is None or (values["file"] is None and sys.stdin.isatty()):
-            raise ConfigError(
-                "no texts are given", "pass texts as arguments, with --file or through a pipe"
-            )
+            what = "no texts are given"
+            raise ConfigError(what, "pass texts as arguments, with --file or through a pipe")
         values["file"] = "-"
     from bertaccum.cli.display.run_classifier_files import (
         check_results,

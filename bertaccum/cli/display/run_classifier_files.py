@@ -74,10 +74,8 @@ def _answer(one: Prediction, labels: dict[str, str]) -> str:
     if one.probabilities is None:
         return f"{one.score:.3f}"
     if one.label not in labels:
-        raise ConfigError(
-            f"GLUE does not know the run's class {str(one.label)!r}",
-            f"train with the classes of the test set: {', '.join(labels)}",
-        )
+        what = f"GLUE does not know the run's class {str(one.label)!r}"
+        raise ConfigError(what, f"train with the classes of the test set: {', '.join(labels)}")
     return labels[one.label]
 
 
