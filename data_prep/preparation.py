@@ -19,8 +19,7 @@ from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
 from data_prep.labels.kinds import LabelKind
 from data_prep.sources.glue import glue_options, glue_source
-from data_prep.sources.own_files import own_options, own_source
-from data_prep.sources.piped_input import saved_pipes
+from data_prep.sources.own_files import own_options, own_source, saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source

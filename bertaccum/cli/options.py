@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bertaccum.cli.display.sentences import with_flags
-from bertaccum.cli.display.view import View
+from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import GROUPS, OUTPUT
 from bertaccum.options.fields import AUTO, problem_of
@@ -280,7 +280,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
     """Return the view that suits the options and stderr."""
-    from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
 
     if quiet:

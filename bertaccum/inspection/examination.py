@@ -7,14 +7,15 @@ import os
 import platform
 from typing import Any
 
-from bertaccum.inspection.finding import FAILED, Finding
-from bertaccum.inspection.machine import (
+from bertaccum.inspection.installation import (
+    FAILED,
+    Finding,
     check_cache,
     check_memory,
+    check_packages,
     check_processor,
     relevant_variables,
 )
-from bertaccum.inspection.packages import check_packages
 from bertaccum.inspection.tensorflow_check import check_tensorflow
 from bertaccum.version import __version__
 

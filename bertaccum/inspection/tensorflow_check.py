@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
+from bertaccum.inspection.installation import FAILED, OK, WARNING, Finding
 from bertaccum.system.sizes import format_size
 
 # The stages of `probe`, each with the subject of its check.

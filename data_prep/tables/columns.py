@@ -15,7 +15,7 @@ from bertaccum.options.fields import (
     delimiter_character,
     field_names,
 )
-from data_prep.tables.header import FASTTEXT_PREFIX
+from data_prep.tables.detection import FASTTEXT_PREFIX
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 

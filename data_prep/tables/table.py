@@ -13,17 +13,17 @@ from bertaccum.system.files import refuse_special
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root, class_texts
 from data_prep.tables.columns import LABEL, TEXT, ColumnIndices, ReadOptions, example, find_columns
-from data_prep.tables.delimiter import declared_delimiter, find_delimiter
-from data_prep.tables.fasttext import fasttext_rows, is_fasttext
-from data_prep.tables.header import is_header
-from data_prep.tables.json_parquet import (
+from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.other_formats import (
+    fasttext_rows,
+    is_fasttext,
     is_json_lines,
     json_cells,
     json_names,
     parquet_cells,
     parquet_names,
 )
-from data_prep.tables.manifest import is_prepared
 from data_prep.tables.quoting import (
     ONE_LINE_END,
     TAB,

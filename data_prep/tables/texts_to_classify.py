@@ -8,8 +8,8 @@ from pathlib import Path
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
-from data_prep.tables.delimiter import declared_delimiter
-from data_prep.tables.fasttext import is_fasttext
+from data_prep.tables.detection import declared_delimiter
+from data_prep.tables.other_formats import is_fasttext
 from data_prep.tables.table import read_rows
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 

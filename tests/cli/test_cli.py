@@ -21,7 +21,7 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
 from bertaccum.planning import measured_plan
-from bertaccum.system import machine_memory
+from bertaccum.system import machine
 from bertaccum.tasks.classification import Classification
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
@@ -547,7 +547,7 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
         r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
     )
     # No limit can be set after TensorFlow has started, so the test simulates a small machine.
-    monkeypatch.setattr(machine_memory, "machine_bytes", lambda: 960 * 2**20)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2], "--offload", "none")
     assert trained.code == 1
     assert "error: nothing fits" in trained.err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertaccum.inspection import rehearsal
-from bertaccum.inspection.finding import FAILED, OK
+from bertaccum.inspection.installation import FAILED, OK
 from bertaccum.inspection.tensorflow_check import _rehearsed
 
 
