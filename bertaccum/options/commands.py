@@ -13,24 +13,8 @@ from functools import partial
 from typing import Any
 
 from bertaccum.errors import ConfigError
-from bertaccum.options.fields import (
-    AUTO,
-    MAX_EPOCHS,
-    OFF,
-    ON,
-    Options,
-    delimiter_setting,
-    encoding_setting,
-    host_names,
-    label_columns_setting,
-    label_separator_setting,
-    memory_limit_setting,
-    named_options,
-    save_interval,
-    setting,
-    size_in_bytes,
-    timeout_seconds,
-)
+from bertaccum.options import fields
+from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Options, setting, timeout_seconds
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.task_names import TASKS
@@ -216,7 +200,7 @@ class StepConfig(Options):
         minimum=1,
         free=True,
     )
-    memory_limit: str | None = memory_limit_setting(group=MEMORY)
+    memory_limit: str | None = fields.memory_limit_setting(group=MEMORY)
     precision: str = memory_option(
         AUTO,
         "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
@@ -393,7 +377,7 @@ class TrainConfig(StepConfig):
         "10m",
         "Checkpoint interval: a number of updates (200) or a time (90s, 10m, 2h).",
         free=True,
-        check=save_interval,
+        check=fields.save_interval,
     )
     keep: int = checkpoint_option(
         2, "Number of checkpoints to keep for resuming.", minimum=1, free=True
@@ -440,7 +424,7 @@ class PlanConfig(StepConfig):
         None,
         "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
         " machine. Part of the memory is reserved for the CUDA context and workspaces.",
-        check=partial(size_in_bytes, "device_memory"),
+        check=partial(fields.size_in_bytes, "device_memory"),
     )
     out: str = output_option("plan.json", "Plan file to write.", path=True)
     fresh: bool = memory_option(
@@ -475,10 +459,10 @@ class PredictConfig(ShowConfig):
         "Name or 1-based number of the column of `file` with the second text of each pair."
         " [default: text_pair if the model was trained on pairs]",
     )
-    delimiter: str | None = delimiter_setting()
-    encoding: str | None = encoding_setting()
+    delimiter: str | None = fields.delimiter_setting()
+    encoding: str | None = fields.encoding_setting()
     batch: int = _batch_setting()
-    memory_limit: str | None = memory_limit_setting()
+    memory_limit: str | None = fields.memory_limit_setting()
 
 
 @dataclass(frozen=True)
@@ -512,8 +496,8 @@ class EvalConfig(PredictConfig, _SplitConfig):
         choices=(NAMES, NUMBERS),
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
-    label_columns: str | None = label_columns_setting(" of `file`")
-    label_separator: str = label_separator_setting()
+    label_columns: str | None = fields.label_columns_setting(" of `file`")
+    label_separator: str = fields.label_separator_setting()
     calibrate: bool | None = setting(
         None,
         f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",
@@ -529,7 +513,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
         super().__post_init__()
         columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
         own = [*columns, "label_separator", "delimiter", "encoding"]
-        if self.file is None and named_options(self).keys() & set(own):
+        if self.file is None and fields.named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)
             what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
             raise ConfigError(what, "add `file`, or omit these options")
@@ -598,7 +582,7 @@ class ServeConfig(ShowConfig):
         " reviews.example.org. Requests for unknown names are refused, which protects the service"
         " from pages of other sites. Always known are localhost, loopback addresses and `host`, and"
         " every IP address if `host` is not a loopback address.",
-        check=host_names,
+        check=fields.host_names,
     )
     port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
     batch: int = _batch_setting()
@@ -617,7 +601,7 @@ class ServeConfig(ShowConfig):
     )
     max_texts: int = setting(256, "Maximum number of texts in a request.", minimum=1)
     max_body: str = setting(
-        "1MiB", "Maximum size of a request.", check=partial(size_in_bytes, "max_body")
+        "1MiB", "Maximum size of a request.", check=partial(fields.size_in_bytes, "max_body")
     )
     max_queue: int = setting(
         1024,
@@ -633,7 +617,7 @@ class ServeConfig(ShowConfig):
         maximum=86_400,
         exclusive=True,
     )
-    memory_limit: str | None = memory_limit_setting()
+    memory_limit: str | None = fields.memory_limit_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()

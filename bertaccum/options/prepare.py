@@ -6,17 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from bertaccum.errors import ConfigError
+from bertaccum.options import fields
 from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
-from bertaccum.options.fields import (
-    LABEL_SEPARATOR,
-    TEST_COLUMNS,
-    Options,
-    delimiter_setting,
-    encoding_setting,
-    label_columns_setting,
-    label_separator_setting,
-    setting,
-)
+from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Options, setting
 from bertaccum.options.task_names import MULTI_LABEL, TASKS
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
@@ -104,8 +96,8 @@ class PrepareConfig(Options):
         "label",
         "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
     )
-    label_columns: str | None = label_columns_setting(group=TABLES)
-    label_separator: str = label_separator_setting(group=TABLES)
+    label_columns: str | None = fields.label_columns_setting(group=TABLES)
+    label_separator: str = fields.label_separator_setting(group=TABLES)
     labels_as_written: bool = table_option(
         False,
         "Use each label as written, even if labels differ only in case, in Unicode form, in"
@@ -127,8 +119,8 @@ class PrepareConfig(Options):
     test_label_column: str | None = table_option(
         None, "Name or 1-based number of the label column of `test_file`. [default: `label_column`]"
     )
-    delimiter: str | None = delimiter_setting(group=TABLES)
-    encoding: str | None = encoding_setting(group=TABLES)
+    delimiter: str | None = fields.delimiter_setting(group=TABLES)
+    encoding: str | None = fields.encoding_setting(group=TABLES)
     dev_fraction: float | None = split_option(
         None,
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"

@@ -10,15 +10,9 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.options.commands import CompareConfig, TrainConfig
 from bertaccum.options.metrics import METRICS
+from bertaccum.reporting import curves
 from bertaccum.reporting.batch_advice import noise_facts
-from bertaccum.reporting.curves import (
-    Series,
-    default_span,
-    noise,
-    read_series,
-    regrouped,
-    training_loss,
-)
+from bertaccum.reporting.curves import Series
 from bertaccum.reporting.run_facts import model_name
 from bertaccum.runs.record import Record, read_record, undamaged
 from bertaccum.system.atomic import write_bytes
@@ -40,11 +34,11 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     """
     records = [read_record(path) for path in runs]
     metric = shared_metric(records)
-    several = [read_series(record, metric or "accuracy") for record in records]
+    several = [curves.read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
         what = "none of these runs has an update yet"
         raise InputError(what, "wait for the first update", path=runs[0])
-    span = config.smooth or default_span(several)
+    span = config.smooth or curves.default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
     written, missing = _write_figures(Path(config.out), names, several, span)
@@ -91,10 +85,10 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
             "replicas": plan.get("replicas"),
             "updates": len(series.updates),
             "examples": series.total,
-            "training_loss": training_loss(series, span),
+            "training_loss": curves.training_loss(series, span),
             "noise_scale": (noise_facts(record) or {}).get("noise_scale"),
-            "noise": noise(series, span),
-            "noise_of_equal_means": noise(regrouped(series, size), span),
+            "noise": curves.noise(series, span),
+            "noise_of_equal_means": curves.noise(curves.regrouped(series, size), span),
             "best_metric": record.best_metric,
             **{f"best_dev_{metric}": best.get(metric) for metric in METRICS},
             "majority_accuracy": best.get("majority_accuracy"),

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client
 
 _BATCH_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -21,28 +14,28 @@ class ServiceMetrics:
     """The metrics of one service. They include those of the process, such as its memory."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self._requests = Counter(
+        self._registry = registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        self._requests = prometheus_client.Counter(
             "bertaccum_requests", "Requests.", ["path", "status"], registry=registry
         )
-        self._seconds = Histogram(
+        self._seconds = prometheus_client.Histogram(
             "bertaccum_request_seconds",
             "Time from the first byte of a request to the last byte of the answer.",
             ["path"],
             buckets=_SECONDS,
             registry=registry,
         )
-        self._texts = Counter(
+        self._texts = prometheus_client.Counter(
             "bertaccum_texts", "Texts that the model processed.", registry=registry
         )
-        self._batches = Histogram(
+        self._batches = prometheus_client.Histogram(
             "bertaccum_batch_texts", "Texts per batch.", buckets=_BATCH_TEXTS, registry=registry
         )
-        self._batch_count = Counter(
+        self._batch_count = prometheus_client.Counter(
             "bertaccum_batches", "Batches that the model processed.", registry=registry
         )
-        self._queued = Gauge(
+        self._queued = prometheus_client.Gauge(
             "bertaccum_queued_texts", "Texts that wait for the model.", registry=registry
         )
 
@@ -63,4 +56,4 @@ class ServiceMetrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return prometheus_client.generate_latest(self._registry)

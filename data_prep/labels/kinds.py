@@ -12,14 +12,8 @@ from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.labels.checks import check_labels, likely_task
 from data_prep.labels.formats import LabelFormat, class_format, set_format
+from data_prep.tables import spellings
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
-from data_prep.tables.spellings import (
-    class_finder,
-    finite_number,
-    flags_remedy,
-    merged,
-    number_remedy,
-)
 
 
 def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
@@ -63,13 +57,14 @@ def _class_names(
 ) -> Collection[str]:
     """Return the names of the classes, given the labels in each cell of the training rows."""
     counts = label_counts(labels, rows)
-    return counts.keys() if as_written else set(merged(counts).values())
+    return counts.keys() if as_written else set(spellings.merged(counts).values())
 
 
 def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
     return InputError(
         f"the label {label!r} does not occur in the training rows",
-        flags_remedy(label_format.flags) or "correct it, or add training rows of that class",
+        spellings.flags_remedy(label_format.flags)
+        or "correct it, or add training rows of that class",
         path=part.where,
         row=row,
     )
@@ -90,7 +85,7 @@ class _Classes:
             what = f"every row has the label {next(iter(names))!r}"
             raise InputError(what, "add rows of at least one other class", path=part.where)
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written)
+        self.find = spellings.class_finder(self.labels, as_written)
         self._cells = {label: str(number) for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
@@ -136,11 +131,11 @@ class _Scores:
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         label = ", ".join(labels)
-        score = finite_number(label)
+        score = spellings.finite_number(label)
         if score is None:
             what = f"the label {label[:40]!r} is not a finite number"
             remedy = (
-                number_remedy(label)
+                spellings.number_remedy(label)
                 or "write a number such as 3.5, delete the row, or omit `task` regression"
             )
             raise InputError(what, remedy, path=part.where, row=row)
@@ -174,7 +169,7 @@ class _LabelSets:
             raise InputError(f"has {only}", remedy, path=part.where)
         check_labels(self.format, labels, rows.classes, part.where)
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written)
+        self.find = spellings.class_finder(self.labels, as_written)
         self._numbers = {label: number for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:

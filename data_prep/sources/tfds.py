@@ -9,19 +9,10 @@ from bertaccum.errors import BertAccumError, ConfigError, InputError, reason
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system.progress import Note, Progress
+from data_prep.sources import tfds_features
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
 from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
-from data_prep.sources.tfds_features import (
-    CLASS,
-    FLAGS,
-    NUMBER,
-    SEPARATOR,
-    SEVERAL,
-    ChosenFeatures,
-    batches_of,
-    choose,
-    examples_of,
-)
+from data_prep.sources.tfds_features import ChosenFeatures
 from data_prep.tables.rows import Part, Row, Source
 
 # Names of the splits in tensorflow-datasets.
@@ -43,7 +34,7 @@ def tfds_options(config: PrepareConfig) -> dict[str, Any]:
 def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     """Download a data set, unless that has been done, and open it for reading."""
     builder = _builder(config, progress)
-    chosen = choose(builder.info.features, config)
+    chosen = tfds_features.choose(builder.info.features, config)
     _prepare(builder, config, progress)
     splits = _splits(builder, config)
     parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
@@ -52,9 +43,9 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
         train=parts.pop("train"),
         given=parts,
         task=_task(builder, chosen),
-        order=() if chosen.kind == FLAGS else chosen.names,
-        separator=SEPARATOR,
-        joined=chosen.kind in (SEVERAL, FLAGS),
+        order=() if chosen.kind == tfds_features.FLAGS else chosen.names,
+        separator=tfds_features.SEPARATOR,
+        joined=chosen.kind in (tfds_features.SEVERAL, tfds_features.FLAGS),
         facts=_glue_facts(builder, chosen),
     )
 
@@ -104,9 +95,9 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
 
 
 def _task(builder: Any, chosen: ChosenFeatures) -> str | None:
-    if chosen.kind in (SEVERAL, FLAGS):
+    if chosen.kind in (tfds_features.SEVERAL, tfds_features.FLAGS):
         return MULTI_LABEL
-    if chosen.kind != NUMBER:
+    if chosen.kind != tfds_features.NUMBER:
         return CLASSIFICATION
     is_float = builder.info.features[chosen.labels[0]].np_dtype.__name__.startswith("float")
     return REGRESSION if is_float else CLASSIFICATION
@@ -126,8 +117,8 @@ def _glue_facts(builder: Any, chosen: ChosenFeatures) -> dict[str, Any]:
 def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
     where = f"{builder.info.full_name} {split}"
     labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
-    examples = examples_of(builder, split, chosen, labeled)
-    if labeled and chosen.kind == CLASS:
+    examples = tfds_features.examples_of(builder, split, chosen, labeled)
+    if labeled and chosen.kind == tfds_features.CLASS:
         examples = _without_missing(examples, where, note)
     if not labeled and builder.name == "glue":
         examples = _in_order_of_submission(examples, builder, split)
@@ -137,9 +128,9 @@ def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
 
 def _has_labels(builder: Any, split: str, chosen: ChosenFeatures) -> bool:
     """Return whether any row of a split has a label other than -1."""
-    if chosen.kind not in (CLASS, NUMBER):
+    if chosen.kind not in (tfds_features.CLASS, tfds_features.NUMBER):
         return True
-    batches = batches_of(builder, split, chosen.labels, ragged=False)
+    batches = tfds_features.batches_of(builder, split, chosen.labels, ragged=False)
     return any((batch[chosen.labels[0]] != int(_UNLABELED)).any() for batch in batches)
 
 
@@ -157,7 +148,7 @@ def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterato
 
 def _in_order_of_submission(examples: Iterator[Row], builder: Any, split: str) -> Iterator[Row]:
     """Yield the rows in the order in which GLUE expects predictions, without the labels."""
-    batches = batches_of(builder, split, ["idx"], ragged=False)
+    batches = tfds_features.batches_of(builder, split, ["idx"], ragged=False)
     indices = [index for batch in batches for index in batch["idx"].tolist()]
     pairs = sorted(zip(indices, examples, strict=True), key=lambda pair: pair[0])
     yield from (row for _, row in pairs)

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.fields import (
-    DELIMITERS,
-    TEST_COLUMNS,
-    column_names,
-    delimiter_character,
-    field_names,
-)
+from bertaccum.options import fields
 from data_prep.tables.detection import FASTTEXT_PREFIX
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
@@ -70,7 +64,7 @@ class ReadOptions:
     def shown(self, option: str) -> str:
         """Return the option to name in an error about the column that `option` requests."""
         of_test = f"test_{option}"
-        return of_test if self.of_test_file and of_test in TEST_COLUMNS else option
+        return of_test if self.of_test_file and of_test in fields.TEST_COLUMNS else option
 
     @property
     def has_usual_columns(self) -> bool:
@@ -81,10 +75,10 @@ class ReadOptions:
 
 def read_options(config: Any, **others: Any) -> ReadOptions:
     """Return the options of a command for reading its table."""
-    shared = field_names(ReadOptions) & field_names(type(config))
+    shared = fields.field_names(ReadOptions) & fields.field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
-    options["delimiter"] = delimiter_character(options["delimiter"])
-    options["label_columns"] = column_names(options.get("label_columns"))
+    options["delimiter"] = fields.delimiter_character(options["delimiter"])
+    options["label_columns"] = fields.column_names(options.get("label_columns"))
     return ReadOptions(**options)
 
 
@@ -171,7 +165,7 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
         times = "occurs more than once" if column in names else "does not occur"
         header = f"which is: {', '.join(names)[:200]}"
         remedy = "choose another column, or pass its number, counted from 1"
-        if len(names) == 1 and set(names[0]) & set(DELIMITERS.values()):
+        if len(names) == 1 and set(names[0]) & set(fields.DELIMITERS.values()):
             header = f"which has only one column, {names[0][:200]!r}"
             remedy = "check `delimiter`"
         if names[0].startswith(FASTTEXT_PREFIX):
