@@ -22,10 +22,10 @@ def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
     """
     values = _parsed(body)
     if not isinstance(values, dict) or values.keys() != {TEXTS}:
-        raise HTTPException(UNPROCESSABLE, f"the body must be an object with the key {TEXTS} only")
+        raise _wrong(f"the body must be an object with the key {TEXTS} only")
     texts = values[TEXTS]
     if not isinstance(texts, list) or not texts:
-        raise HTTPException(UNPROCESSABLE, f"{TEXTS} must be a list with at least one text")
+        raise _wrong(f"{TEXTS} must be a list with at least one text")
     if len(texts) > most:
         what = f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
         raise HTTPException(TOO_LARGE, what)
@@ -48,29 +48,31 @@ def _parsed(body: bytes) -> Any:
 
 def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
     """Return a text, or raise an HTTPException that names the place of the text."""
+    if not pairs and isinstance(text, dict):
+        raise _wrong(f"{where} is an object; the model takes single texts, as strings")
     if not pairs:
-        if isinstance(text, dict):
-            what = f"{where} is an object; the model takes single texts, as strings"
-            raise HTTPException(UNPROCESSABLE, what)
         return _string(where, text), None
     if isinstance(text, str):
-        what = f"{where} is a single text; the model takes pairs, as objects with {TEXT} and {PAIR}"
-        raise HTTPException(UNPROCESSABLE, what)
+        wanted = f"the model takes pairs, as objects with {TEXT} and {PAIR}"
+        raise _wrong(f"{where} is a single text; {wanted}")
     if not isinstance(text, dict) or text.keys() != {TEXT, PAIR}:
-        what = f"{where} must be an object with the keys {TEXT} and {PAIR} only"
-        raise HTTPException(UNPROCESSABLE, what)
+        raise _wrong(f"{where} must be an object with the keys {TEXT} and {PAIR} only")
     return _string(f"{where}.{TEXT}", text[TEXT]), _string(f"{where}.{PAIR}", text[PAIR])
 
 
 def _string(where: str, text: Any) -> str:
     if not isinstance(text, str):
-        raise HTTPException(UNPROCESSABLE, f"{where} must be a string")
+        raise _wrong(f"{where} must be a string")
     try:
         text.encode()
     except UnicodeEncodeError:
-        what = f"{where} contains half of a surrogate pair, which is not a character"
-        raise HTTPException(UNPROCESSABLE, what) from None
+        problem = "contains half of a surrogate pair, which is not a character"
+        raise _wrong(f"{where} {problem}") from None
     return text
+
+
+def _wrong(problem: str) -> HTTPException:
+    return HTTPException(UNPROCESSABLE, problem)
 
 
 def schema(pairs: bool, most: int) -> dict[str, Any]:

@@ -91,7 +91,16 @@ def make_service(
 
     @app.get("/healthz", summary="The run that is served")
     async def healthz() -> Health:
-        return _health(classifier)
+        labels = classifier.labels
+        return Health(
+            status="ok",
+            run=classifier.run,
+            update=classifier.update,
+            task=labels.task,
+            pairs=labels.pairs,
+            labels=labels.names,
+            version=__version__,
+        )
 
     @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def show_metrics() -> Response:
@@ -106,18 +115,6 @@ def make_service(
     max_bytes = size_in_bytes("max_body", config.max_body)
     assert max_bytes is not None
     return RequestGate(app, config, max_bytes, metrics, note)
-
-
-def _health(classifier: Classifier) -> Health:
-    return Health(
-        status="ok",
-        run=classifier.run,
-        update=classifier.update,
-        task=classifier.labels.task,
-        pairs=classifier.labels.pairs,
-        labels=classifier.labels.names,
-        version=__version__,
-    )
 
 
 def _add_prediction(
