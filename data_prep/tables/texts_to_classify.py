@@ -48,8 +48,6 @@ def _is_table(path: Path, reading: ReadOptions) -> bool:
     if ending(path) in TABLE_ENDINGS or is_parquet(path):
         return True
     first = next((line for _, line in text_lines(path, reading.encoding)), "")
-    return _has_header(first) or declared_delimiter(first) is not None or is_fasttext(first)
-
-
-def _has_header(line: str) -> bool:
-    return any({TEXT, LABEL} <= {c.strip().strip('"') for c in line.split(d)} for d in "\t,;|")
+    rows = ({cell.strip().strip('"') for cell in first.split(by)} for by in "\t,;|")
+    is_header = any({TEXT, LABEL} <= cells for cells in rows)
+    return is_header or declared_delimiter(first) is not None or is_fasttext(first)
