@@ -112,9 +112,8 @@ def _is_repeatable(option: click.Parameter) -> bool:
     return not isinstance(option, click.Option) or option.multiple or option.is_flag or option.count
 
 
-def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
-    """Return a decorator that makes a function a command, as `click.command` does."""
-    return click.command(name, cls=Command, **settings)
+# Returns a decorator that makes a function a command, as `click.command` does.
+command = functools.partial(click.command, cls=Command)
 
 
 class Number(click.ParamType):
@@ -286,9 +285,7 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
         return View(verbose)
     if log_format == "json":
         return Records(seconds, verbose)
-    return Live(verbose=verbose) if _is_sized_terminal() else Lines(seconds, verbose)
-
-
-def _is_sized_terminal() -> bool:
-    """Return whether stderr is a terminal of a known size; with size 0, rich shows nothing."""
-    return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
+    # On a terminal of size 0, rich shows nothing.
+    if sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0:
+        return Live(verbose=verbose)
+    return Lines(seconds, verbose)

@@ -148,14 +148,11 @@ def label_examples(axes: Axes) -> None:
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_major_locator(MaxNLocator(_max_ticks(axes), integer=True))
-
-
-def _max_ticks(axes: Axes) -> int:
-    """Return how many labels such as 1,000,000 fit side by side below the x-axis."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
-    return max(int(figure.get_figwidth()), 2)
+    # Labels such as 1,000,000 must fit side by side.
+    ticks = MaxNLocator(max(int(figure.get_figwidth()), 2), integer=True)
+    axes.xaxis.set_major_locator(ticks)
 
 
 def colors(count: int) -> list[Any]:

@@ -36,9 +36,7 @@ def write_card(run: Path) -> None:
         write_text(record.paths.card, model_card(record))
 
 
-def model_card(
-    record: Record, library: str = "tf-keras", language: str | None = None, usage: str | None = None
-) -> str:
+def model_card(record: Record, library: str = "tf-keras", usage: str | None = None) -> str:
     """Return a model card with front matter for the Hugging Face hub.
 
     Args:
@@ -52,7 +50,7 @@ def model_card(
             "model-card.md.j2",
             **run_facts.facts(record, series, default_span([series])),
             task=record.config.task,
-            front_matter=_front_matter(record, evaluated, library, language),
+            front_matter=_front_matter(record, evaluated, library),
             classes=", ".join(run_facts.class_names(record)) or "not recorded",
             evaluations=evaluations,
             warnings=warnings,
@@ -63,13 +61,10 @@ def model_card(
         )
 
 
-def _front_matter(
-    record: Record, evaluated: dict[str, dict[str, Any]], library: str, language: str | None
-) -> str:
+def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library: str) -> str:
     best = record.best or {}
     kinds = [kind for metric, kind in _HUB_METRICS.items() if metric in best and metric != "loss"]
-    known: dict[str, Any] = {"language": language} if language else {}
-    known |= {
+    known: dict[str, Any] = {
         "library_name": library,
         "pipeline_tag": "text-classification",
         "tags": ["bert", "text-classification", "bertaccum"],

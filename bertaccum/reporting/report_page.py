@@ -22,18 +22,10 @@ from bertaccum.reporting.charts import (
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import RUNNING, Record, undamaged
-from bertaccum.system.atomic import write_text
 from bertaccum.version import __version__
 
 # If there are very many classes, the page lists this many of them, and as many kinds of mistakes.
 _MAX_ROWS = 100
-
-
-def write_page(
-    record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]], path: Path
-) -> None:
-    """Write the report page of a run to a file."""
-    write_text(path, page(record, evaluation, mistakes))
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:

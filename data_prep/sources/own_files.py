@@ -23,6 +23,9 @@ from data_prep.tables.columns import read_options
 from data_prep.tables.rows import Part, Source
 from data_prep.tables.table import read_rows
 
+_STDIN, _DEVICE, _NAME = "-", "/dev/stdin", "standard input"
+_OPTIONS = ("train_file", "test_file")
+
 
 def own_options(config: PrepareConfig) -> dict[str, Any]:
     """Return the options and the checksums of the files that determine the result."""
@@ -66,10 +69,6 @@ def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) 
     several = config.task == MULTI_LABEL
     reading = read_options(config, several_labels=several, of_test_file=of_test)
     return Part(path, read_rows(path, reading, note))
-
-
-_STDIN, _DEVICE, _NAME = "-", "/dev/stdin", "standard input"
-_OPTIONS = ("train_file", "test_file")
 
 
 @contextmanager

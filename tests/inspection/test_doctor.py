@@ -15,7 +15,7 @@ import psutil
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from bertaccum.inspection import installation, tensorflow_check
+from bertaccum.inspection import examination, installation
 from bertaccum.inspection.installation import FAILED, OK, WARNING
 from bertaccum.system import machine
 
@@ -186,14 +186,12 @@ def test_gpu_that_tensorflow_does_not_see_is_a_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        tensorflow_check, "_NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none"
-    )
-    monkeypatch.setattr(tensorflow_check.shutil, "which", lambda name: None)
+    monkeypatch.setattr(examination, "_NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
+    monkeypatch.setattr(examination.shutil, "which", lambda name: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found = tensorflow_check._found_devices({"gpus": gpus})
+    found = examination._found_devices({"gpus": gpus})
     assert (found.status, part in found.detail) == (status, True)
 
 

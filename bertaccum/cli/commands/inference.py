@@ -15,6 +15,7 @@ from bertaccum.cli.options import command, json_option, options, shown
 from bertaccum.cli.shared import announce_run, announce_split, print_result
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import EvalConfig, ExportConfig, PredictConfig
+from bertaccum.system.sizes import format_size
 
 
 @command()
@@ -139,4 +140,5 @@ def export(view: View, as_json: bool, **values: Any) -> None:
         view.note("loading and tracing the model")
         result = api.export(**values)
     record = vars(result) | {"folder": str(result.folder)}
-    print_result(as_json, record, lambda _: sentences.exported(result))
+    written = f"{result.folder}: written, {format_size(result.bytes)}"
+    print_result(as_json, record, lambda _: sentences.result(written))

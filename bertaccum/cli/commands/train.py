@@ -81,7 +81,10 @@ def train(
         if resume is not None or seeds is not None:
             other = "seeds" if resume is None else "resume"
             raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
-        _find_rate(view, as_json, named)
+        with view:
+            view.note("loading data and model")
+            result = api.find_learning_rate(progress=view, **named)
+        print_result(as_json, result, comparison_tables.print_rates)
         return
     began, start, summaries = time.monotonic(), None, []
     with view, stopping_with(view) as stopping:
@@ -112,13 +115,6 @@ def train(
         print_result(as_json, summary, lambda _: print_summary(summary, folder, took))
         if not _doubt(view, summaries):
             _advise(view, start.folder)
-
-
-def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
-    with view:
-        view.note("loading data and model")
-        result = api.find_learning_rate(progress=view, **named)
-    print_result(as_json, result, comparison_tables.print_rates)
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
