@@ -10,7 +10,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
 from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
-from bertaccum.system.progress import Note, Progress, ignore_note
+from bertaccum.system.progress import Note, Progress
 from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
 from data_prep.labels.checks import format_notes
 from data_prep.labels.kinds import LabelKind, label_cells, label_kind
@@ -42,9 +42,7 @@ class Assembled:
     dev_fraction: float  # Fraction of the training rows that is held out as dev.tsv.
 
 
-def assemble(
-    source: Source, config: PrepareConfig, progress: Progress, note: Note = ignore_note
-) -> Assembled:
+def assemble(source: Source, config: PrepareConfig, progress: Progress, note: Note) -> Assembled:
     """Read all rows of a source, and split the training rows."""
     rows = read_part(source.train, "training", progress)
     given = {name: read_part(rows, name, progress) for name, rows in source.given.items()}

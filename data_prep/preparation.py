@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
@@ -25,7 +25,7 @@ from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source
 from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.tables.rows import Source
-from data_prep.tables.tsv import write_tsv
+from data_prep.tables.tsv import Lines, write_tsv
 
 _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
@@ -177,9 +177,7 @@ def _write(
     return files
 
 
-def _reporting(
-    rows: Iterable[tuple[bytes | None, bytes]], total: int, name: str, progress: Progress
-) -> Iterator[tuple[bytes | None, bytes]]:
+def _reporting(rows: Lines, total: int, name: str, progress: Progress) -> Lines:
     for done, row in enumerate(rows, 1):
         yield row
         if done % _ROWS_A_REPORT == 0 or done == total:

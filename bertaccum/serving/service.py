@@ -30,6 +30,7 @@ from bertaccum.version import __version__
 
 _BUSY, _TOO_SLOW = 503, 504
 _RETRY_SECONDS = 1
+TextBatcher = Batcher[TextAndPair, Prediction]
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -71,7 +72,7 @@ class Classifier(Protocol):
 
 def make_service(
     classifier: Classifier,
-    batcher: Batcher[TextAndPair, Prediction],
+    batcher: TextBatcher,
     config: ServeConfig,
     metrics: ServiceMetrics,
     note: Note,
@@ -117,9 +118,7 @@ def make_service(
     return RequestGate(app, config, max_bytes, metrics, note)
 
 
-def _add_prediction(
-    app: FastAPI, pairs: bool, batcher: Batcher[TextAndPair, Prediction], config: ServeConfig
-) -> None:
+def _add_prediction(app: FastAPI, pairs: bool, batcher: TextBatcher, config: ServeConfig) -> None:
     most = config.max_texts
     body = {"required": True, "content": {"application/json": {"schema": schema(pairs, most)}}}
     reasons = {

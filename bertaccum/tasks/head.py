@@ -39,8 +39,8 @@ def build_classifier(
     Returns:
       A model that maps the result of `encoder_inputs` to logits [batch, outputs].
     """
-    initializer = initializer or partial(random_initializer, config)
-    head = Head(config, outputs, dropout, pool, initializer())
+    initialize = initializer or partial(random_initializer, config)
+    head = Head(config, outputs, dropout, pool, initialize)
     # The head has the dropout, because that of BertClassifier does not use our masks.
     return without_autograph(models.BertClassifier)(
         encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head
@@ -61,13 +61,13 @@ class Head(tf_keras.layers.Layer):
         outputs: int,
         dropout: float,
         pool: str | None,
-        initializer: tf_keras.initializers.Initializer,
+        initialize: Initializer,
     ) -> None:
         super().__init__(name=HEAD_LAYER)
         self.pool = pool
         self.dropout = head_dropout(config, dropout)
         self.out_proj = tf_keras.layers.Dense(
-            outputs, kernel_initializer=initializer, name="logits"
+            outputs, kernel_initializer=initialize(), name="logits"
         )
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:

@@ -61,13 +61,10 @@ def _class_names(
 
 
 def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
-    return InputError(
-        f"the label {label!r} does not occur in the training rows",
-        spellings.flags_remedy(label_format.flags)
-        or "correct it, or add training rows of that class",
-        path=part.where,
-        row=row,
-    )
+    what = f"the label {label!r} does not occur in the training rows"
+    remedy = spellings.flags_remedy(label_format.flags)
+    remedy = remedy or "correct it, or add training rows of that class"
+    return InputError(what, remedy, path=part.where, row=row)
 
 
 class _Classes:

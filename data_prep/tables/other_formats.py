@@ -18,7 +18,7 @@ from typing import Any
 from bertaccum.errors import InputError
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.detection import FASTTEXT_PREFIX
-from data_prep.tables.rows import Row
+from data_prep.tables.rows import Records, Row
 from data_prep.tables.text_files import HAS_RETURN, text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
@@ -50,7 +50,7 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
 
 def json_cells(
     path: Path, encoding: str | None, names: Sequence[str], label: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
+) -> Records:
     """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
     Args:
@@ -134,9 +134,7 @@ def _fields(parent: Any) -> Iterator[str]:
             yield from (f"{parent.name}.{name}" for name in _fields(field))
 
 
-def parquet_cells(
-    path: Path, names: Sequence[str], label: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
+def parquet_cells(path: Path, names: Sequence[str], label: str | None = None) -> Records:
     """Yield the number of each row and its values in some columns, as `json_cells` does."""
     with _opened(path) as file:
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))

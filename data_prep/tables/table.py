@@ -25,7 +25,7 @@ from data_prep.tables.other_formats import (
     parquet_cells,
     parquet_names,
 )
-from data_prep.tables.rows import Row
+from data_prep.tables.rows import Records, Row
 from data_prep.tables.spellings import listed
 from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
@@ -39,8 +39,6 @@ _ENCLOSE = (
     " it"
 )
 
-Record = tuple[int, list[str]]
-Records = Iterator[Record]
 # Returns the number of each row and its values in some columns, one of which may be the label.
 ReadCells = Callable[[list[str], str | None], Records]
 
@@ -94,7 +92,7 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
     first = next(records(), None)
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
-    indices, skipped = _find_columns(first, records, reading, path, note)
+    indices, skipped = _find_columns(records, reading, path, note)
     header, repeated, named = _folded(first[1]), list[int](), list[int]()
     label = indices.label if skipped else None
     # A file with one column may contain its name as a text.
@@ -172,10 +170,11 @@ def _lines(path: Path, reading: ReadOptions) -> Iterator[tuple[int, str]]:
 
 
 def _find_columns(
-    first: Record, records: Callable[[], Records], reading: ReadOptions, path: Path, note: Note
+    records: Callable[[], Records], reading: ReadOptions, path: Path, note: Note
 ) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
-    names = [name.strip() for name in first[1]]
+    row, first = next(records())
+    names = [name.strip() for name in first]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return ColumnIndices(1), 1
@@ -183,7 +182,7 @@ def _find_columns(
         if may_be_cola and not is_header((fields for _, fields in records()), certain=True):
             return ColumnIndices(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
-        raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=first[0])
+        raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=row)
     indices = find_columns(names, reading, path, is_prepared(path))
     if reading.by_name:
         return indices, 1
@@ -191,5 +190,5 @@ def _find_columns(
         numbers = [str(number) for number in range(1, len(names) + 1)]
         return find_columns(numbers, reading, path, is_prepared(path)), 0
     said = ", ".join(names)[:80]
-    note(f"{path}: row {first[0]} ({said}) is the header and is not read as data")
+    note(f"{path}: row {row} ({said}) is the header and is not read as data")
     return indices, 1
