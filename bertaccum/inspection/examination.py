@@ -149,10 +149,9 @@ def _found_devices(record: dict[str, Any]) -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     driver = _NVIDIA_DRIVER.exists() or shutil.which("nvidia-smi") is not None
     if driver and hidden is None:
+        detail = "an NVIDIA driver, but no GPU in TensorFlow; CPU only"
         remedy = "install the CUDA libraries with bertaccum's extra `gpu`"
-        return Finding(
-            "devices", WARNING, "an NVIDIA driver, but no GPU in TensorFlow; CPU only", remedy
-        )
+        return Finding("devices", WARNING, detail, remedy)
     why = f" (CUDA_VISIBLE_DEVICES is {hidden!r})" if hidden is not None else ""
     return Finding("devices", OK, f"CPU only{why}")
 

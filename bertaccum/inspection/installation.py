@@ -151,17 +151,14 @@ def _check_python(supported: object) -> Finding:
 
 
 def _check_requirement(requirement: Requirement) -> Finding:
-    version = installed(requirement.name)
+    name, supported = requirement.name, requirement.specifier
+    version = installed(name)
     if version is None:
-        return _missing(requirement.name, str(requirement).split(";")[0])
-    if requirement.specifier.contains(version, prereleases=True):
-        return Finding(requirement.name, OK, version)
-    return Finding(
-        requirement.name,
-        FAILED,
-        f"{version} is not supported",
-        f"run `pip install '{requirement.name}{requirement.specifier}'`",
-    )
+        return _missing(name, str(requirement).split(";")[0])
+    if supported.contains(version, prereleases=True):
+        return Finding(name, OK, version)
+    remedy = f"run `pip install '{name}{supported}'`"
+    return Finding(name, FAILED, f"{version} is not supported", remedy)
 
 
 def _missing(package: str, requirement: str) -> Finding:

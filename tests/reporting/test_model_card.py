@@ -11,7 +11,7 @@ import yaml
 from writing import write_json, write_run
 
 from bertaccum.reporting.model_card import model_card, write_card
-from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_summaries import outline
 from bertaccum.runs.record import read_record
 
 EVALUATION: dict[str, Any] = {

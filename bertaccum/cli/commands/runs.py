@@ -31,7 +31,7 @@ def runs(folder: str, as_json: bool) -> None:
       bertaccum runs
       bertaccum runs experiments --json
     """
-    from bertaccum.reporting.run_outline import outline
+    from bertaccum.reporting.run_summaries import outline
 
     outlines, errors = [], []
     for path in find_runs(Path(folder)):
@@ -73,7 +73,7 @@ def show(run: str, as_json: bool) -> None:
       bertaccum show
       bertaccum show --run runs/20260102-030405 --json
     """
-    from bertaccum.reporting.run_outline import details
+    from bertaccum.reporting.run_summaries import details
 
     with undamaged(Path(run)):
         print_result(as_json, details(read_record(Path(run))), run_tables.print_run)
@@ -124,7 +124,7 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
     if len(runs) < 2:
         raise click.UsageError("compare needs at least two runs")
     config = CompareConfig(**values)
-    from bertaccum.reporting.comparison import compare as run
+    from bertaccum.reporting.run_summaries import compare as run
 
     result = run(config, [Path(path) for path in runs])
     print_result(as_json, result, print_comparison)
