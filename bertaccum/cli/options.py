@@ -19,7 +19,7 @@ from bertaccum.cli.display.sentences import with_flags
 from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import GROUPS, OUTPUT
-from bertaccum.options.fields import AUTO, problem_of
+from bertaccum.options.fields import AUTO, Numbers, problem_of
 from bertaccum.options.other_names import explain_option
 from bertaccum.runs.paths import RunPaths
 
@@ -37,8 +37,8 @@ class FieldOption(GroupedOption):
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        if isinstance(self.type, Number) and self.type.range:
-            extra |= {"range": self.type.range}
+        if isinstance(self.type, Number) and (valid := str(self.type.valid)):
+            extra |= {"range": valid}
         return extra
 
 
@@ -124,7 +124,8 @@ class Number(click.ParamType):
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
         self._field, self._kinds = field, kinds
-        if field.metadata["fraction"]:
+        self.valid: Numbers = field.metadata["numbers"]
+        if self.valid.fraction:
             self.name = "updates|epochs"
             self._meaning = "a number of updates (such as 200) or of epochs (such as 0.25)"
         elif str in kinds:
@@ -133,17 +134,6 @@ class Number(click.ParamType):
             self.name, self._meaning = "integer", "a whole number"
         else:
             self.name, self._meaning = "float", "a number"
-
-    @property
-    def range(self) -> str:
-        """The range of valid numbers, such as `1<=x<=9`; empty if it depends on the unit."""
-        known = self._field.metadata
-        if known["fraction"]:
-            return ""
-        sign = "<" if known["exclusive"] else "<="
-        if known["maximum"] is not None:
-            return f"{known['minimum']}{sign}x{sign}{known['maximum']}"
-        return f"x{sign.replace('<', '>')}{known['minimum']}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -158,7 +148,7 @@ class Number(click.ParamType):
     def _number(self, value: Any) -> int | float | None:
         for kind in (int, float):
             if kind in self._kinds:
-                if kind is float and self._field.metadata["fraction"] and "." not in str(value):
+                if kind is float and self.valid.fraction and "." not in str(value):
                     return None  # 1e3 could mean updates or epochs.
                 with contextlib.suppress(ValueError):
                     return kind(str(value))

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
-from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Options, setting, timeout_seconds
+from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.task_names import TASKS
@@ -81,7 +81,7 @@ def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
 
 def _batch_setting() -> Any:
     """Return the dataclass field that defines the option `batch`."""
-    return setting(32, "Number of examples per forward pass.", minimum=1)
+    return setting(32, "Number of examples per forward pass.", numbers=Numbers(1))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class StepConfig(Options):
         128,
         "Maximum number of tokens per text, including [CLS] and [SEP], at least 5 for pairs; longer"
         " texts are truncated, or read in several `windows`.",
-        minimum=3,
+        numbers=Numbers(3),
     )
     truncate: str = data_option(
         HEAD,
@@ -114,20 +114,19 @@ class StepConfig(Options):
     head_fraction: float = data_option(
         0.25,
         "With `truncate` head-tail, the fraction of the kept tokens that come from the beginning.",
-        minimum=0,
-        maximum=1,
+        numbers=Numbers(0, 1),
     )
     windows: int = data_option(
         1,
         "Read a long text in up to this many overlapping windows of `max_seq_length` tokens each. A"
         " text still counts as one example; texts longer than all windows are truncated.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     stride: int | None = data_option(
         None,
         "With `windows`, the number of tokens from the start of a window to the start of the next"
         " one. [default: three quarters of a window, so that windows overlap by a quarter]",
-        minimum=1,
+        numbers=Numbers(1),
     )
     pool: str = data_option(
         MEAN,
@@ -170,7 +169,7 @@ class StepConfig(Options):
         switch=True,
     )
     dropout: float = model_option(
-        0.1, "Dropout rate of the encoder and the head.", minimum=0, maximum=0.99
+        0.1, "Dropout rate of the encoder and the head.", numbers=Numbers(0, 0.99)
     )
     dropout_stream: str = model_option(
         "example",
@@ -183,7 +182,7 @@ class StepConfig(Options):
         None,
         "Train only the last N layers of the encoder, the pooler and the head; the other weights"
         " keep their initial values and need no gradients, moments or accumulators. [default: all]",
-        minimum=0,
+        numbers=Numbers(0),
     )
     freeze: str = model_option(
         "none",
@@ -192,12 +191,14 @@ class StepConfig(Options):
         " set.",
         choices=("none", "embeddings"),
     )
-    target_batch: int = memory_option(32, "Number of examples per optimizer update.", minimum=1)
+    target_batch: int = memory_option(
+        32, "Number of examples per optimizer update.", numbers=Numbers(1)
+    )
     micro_batch: int | str = memory_option(
         AUTO,
         "Number of full-length examples per forward and backward pass. auto: the fastest size that"
         " fits in memory, as `bertaccum plan` finds it.",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     memory_limit: str | None = fields.memory_limit_setting(group=MEMORY)
@@ -280,36 +281,34 @@ class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = optimization_option(
-        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MAX_EPOCHS, exclusive=True
+        3.0, "Number of passes over train.tsv.", numbers=Numbers(0, MAX_EPOCHS, exclusive=True)
     )
     learning_rate: float = optimization_option(
-        2e-5, "Peak learning rate.", minimum=0, exclusive=True
+        2e-5, "Peak learning rate.", numbers=Numbers(0, exclusive=True)
     )
     seed: int = optimization_option(
-        0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=MAX_SEED
+        0, "Seed of the initial weights, the data order and dropout.", numbers=Numbers(0, MAX_SEED)
     )
     max_updates: int | None = optimization_option(
         None,
         "Maximum number of updates; it does not change the learning rate schedule, which covers"
         " all `epochs`. 0: only evaluate the model and save it.",
-        minimum=0,
+        numbers=Numbers(0),
         free=True,
     )
     warmup_fraction: float = optimization_option(
         0.1,
         "Fraction of the updates during which the learning rate rises linearly; linear decay"
         " follows.",
-        minimum=0,
-        maximum=1,
+        numbers=Numbers(0, 1),
     )
     weight_decay: float = optimization_option(
-        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", minimum=0
+        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", numbers=Numbers(0)
     )
     clip_norm: float = optimization_option(
         1.0,
         "Gradient clipping: maximum global norm of the mean gradient.",
-        minimum=0,
-        exclusive=True,
+        numbers=Numbers(0, exclusive=True),
     )
     class_weight: str | None = optimization_option(
         None,
@@ -322,8 +321,7 @@ class TrainConfig(StepConfig):
         0.0,
         "Label smoothing, for classification: fraction of each target that is spread evenly over"
         " all classes.",
-        minimum=0,
-        maximum=0.99,
+        numbers=Numbers(0, 0.99),
     )
     optimizer: str = optimization_option(
         ADAMW,
@@ -336,7 +334,7 @@ class TrainConfig(StepConfig):
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
         " skipped. A few are normal with mixed_float16, until the loss scale is found.",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     deterministic: bool | None = optimization_option(
@@ -355,8 +353,7 @@ class TrainConfig(StepConfig):
         None,
         "Evaluation interval: a number of updates (200) or, with a decimal point, of epochs (0.25)."
         " [default: once per epoch]",
-        minimum=1,
-        fraction=True,
+        numbers=Numbers(1, fraction=True),
     )
     best_by: str | None = checkpoint_option(
         None,
@@ -370,7 +367,7 @@ class TrainConfig(StepConfig):
         None,
         "Early stopping: stop after this many consecutive evaluations that are worse than the best"
         " one. [default: never]",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     save_every: str = checkpoint_option(
@@ -380,7 +377,7 @@ class TrainConfig(StepConfig):
         check=fields.save_interval,
     )
     keep: int = checkpoint_option(
-        2, "Number of checkpoints to keep for resuming.", minimum=1, free=True
+        2, "Number of checkpoints to keep for resuming.", numbers=Numbers(1), free=True
     )
     strategy: str = device_option(
         AUTO,
@@ -395,14 +392,14 @@ class TrainConfig(StepConfig):
         None,
         "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
         " [default: all GPUs, or one CPU device]",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     collective_timeout: str = device_option(
         "10m",
         "Maximum time for which workers wait for each other, such as 90s or 10m.",
         free=True,
-        check=timeout_seconds,
+        check=fields.timeout_seconds,
     )
     out: str | None = output_option(
         None, "Run folder to create. [default: runs/DATE-TIME]", path=True
@@ -584,22 +581,21 @@ class ServeConfig(ShowConfig):
         " every IP address if `host` is not a loopback address.",
         check=fields.host_names,
     )
-    port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
+    port: int = setting(8000, "Port to listen on. 0: any free port.", numbers=Numbers(0, 65535))
     batch: int = _batch_setting()
     batch_tokens: int = setting(
         16384,
         "Maximum number of tokens that are predicted together. Further texts wait for the next"
         " batch. A text counts one token per character, up to the length at which it is truncated.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     batch_delay_ms: float = setting(
         5.0,
         "Maximum time in milliseconds for which a request waits for others to share its batch;"
         " a request does not wait if no others are expected.",
-        minimum=0,
-        maximum=10_000,
+        numbers=Numbers(0, 10_000),
     )
-    max_texts: int = setting(256, "Maximum number of texts in a request.", minimum=1)
+    max_texts: int = setting(256, "Maximum number of texts in a request.", numbers=Numbers(1))
     max_body: str = setting(
         "1MiB", "Maximum size of a request.", check=partial(fields.size_in_bytes, "max_body")
     )
@@ -607,15 +603,13 @@ class ServeConfig(ShowConfig):
         1024,
         "Maximum number of texts that wait for the model. A request that exceeds it is refused with"
         " status 503.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     timeout_seconds: float = setting(
         30.0,
         "Maximum time in seconds for a connection to wait for a request, and the same again for"
         " its body and for its answer.",
-        minimum=0,
-        maximum=86_400,
-        exclusive=True,
+        numbers=Numbers(0, 86_400, exclusive=True),
     )
     memory_limit: str | None = fields.memory_limit_setting()
 
@@ -633,5 +627,5 @@ class CompareConfig(Options):
         None,
         "Number of examples over which the training loss is averaged. [default: a twentieth of the"
         " longest run, but at least the largest target batch]",
-        minimum=1,
+        numbers=Numbers(1),
     )

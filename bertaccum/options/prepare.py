@@ -8,7 +8,7 @@ from functools import partial
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
 from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
-from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Options, setting
+from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Numbers, Options, setting
 from bertaccum.options.task_names import MULTI_LABEL, TASKS
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
@@ -126,17 +126,13 @@ class PrepareConfig(Options):
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
         " to its size. [default: 0.01; if that gives fewer than 500 rows, 500 rows or a tenth of"
         " the rows, whichever is smaller, except for `source` yelp]",
-        minimum=0,
-        maximum=1,
-        exclusive=True,
-        real=True,
+        numbers=Numbers(0, 1, exclusive=True, real=True),
     )
     test_fraction: float = split_option(
         0.0,
         "Fraction of the training rows held out as test.tsv if there is no `test_file`; with 0, no"
         " rows are held out.",
-        minimum=0,
-        maximum=0.99,
+        numbers=Numbers(0, 0.99),
     )
     drop_duplicates: bool | None = split_option(
         None,
@@ -146,7 +142,7 @@ class PrepareConfig(Options):
         switch=True,
     )
     seed: int = split_option(
-        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
+        0, "Seed of the split and of the generated reviews.", numbers=Numbers(0, MAX_SEED)
     )
     out: str | None = output_option(
         None,
