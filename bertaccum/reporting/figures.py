@@ -65,9 +65,8 @@ class LineStyle:
 
 def coincide(one: Series, other: Series) -> bool:
     """Return whether the curves of two runs look the same in a figure."""
-    return _close(one.seen, other.seen, one.loss, other.loss) and _close(
-        one.evaluated, other.evaluated, one.scores, other.scores
-    )
+    losses = _close(one.seen, other.seen, one.loss, other.loss)
+    return losses and _close(one.evaluated, other.evaluated, one.scores, other.scores)
 
 
 def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarray) -> bool:

@@ -76,15 +76,14 @@ class Classification:
         names = self.labels.names
         counts, predicted = np.bincount(labels, minlength=len(names)), np.argmax(logits, axis=1)
         different = np.unique(predicted)
+        # The mean over the classes that occur in the labels or are predicted.
+        macro_f1 = metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
         return {
             "examples": len(labels),
             "accuracy": float(np.mean(predicted == labels)),
             "loss": self._loss(logits, labels),
             "matthews_correlation": _matthews(labels, predicted),
-            # The mean over the classes that occur in the labels or are predicted.
-            "macro_f1": float(
-                metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
-            ),
+            "macro_f1": float(macro_f1),
             "majority_class": names[counts.argmax()],
             "majority_accuracy": float(counts.max() / len(labels)),
             "only_prediction": names[different[0]] if len(different) == 1 else None,
@@ -98,14 +97,13 @@ class Classification:
         from sklearn import metrics
 
         predicted, numbers = np.argmax(logits, axis=1), list(range(self.labels.outputs))
+        matrix = metrics.confusion_matrix(labels, predicted, labels=numbers)
         return {
             **self.scores(logits, labels),
             "temperature": self.decoding.temperature,
             **self._reliability(logits, labels),
             "classes": class_scores(self.labels.names, labels, predicted),
-            "confusion_matrix": metrics.confusion_matrix(
-                labels, predicted, labels=numbers
-            ).tolist(),
+            "confusion_matrix": matrix.tolist(),
         }
 
     def fit_decoding(
@@ -175,9 +173,8 @@ class Classification:
 
     def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return `reliability` of the predicted classes."""
-        return reliability(
-            self._probabilities(logits).max(axis=1), np.argmax(logits, axis=1) == labels
-        )
+        confidences = self._probabilities(logits).max(axis=1)
+        return reliability(confidences, np.argmax(logits, axis=1) == labels)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the probabilities [examples, classes] float32."""

@@ -42,9 +42,8 @@ def build_classifier(
     initialize = initializer or partial(random_initializer, config)
     head = Head(config, outputs, dropout, pool, initialize)
     # The head has the dropout, because that of BertClassifier does not use our masks.
-    return without_autograph(models.BertClassifier)(
-        encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head
-    )
+    build = without_autograph(models.BertClassifier)
+    return build(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
 
 
 class Head(tf_keras.layers.Layer):
@@ -82,10 +81,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
       head: Whether to load the head as well as the encoder and its pooler.
     """
     encoder, *heads = _named_layers(model).items()
-    parts = [
-        {encoder[0]: tf.train.Checkpoint(**{n: layer})}
-        for n, layer in _named_layers(encoder[1]).items()
-    ]
+    layers = _named_layers(encoder[1])
+    parts = [{encoder[0]: tf.train.Checkpoint(**{n: layer})} for n, layer in layers.items()]
     parts += [dict([named]) for named in heads] if head else []
     try:
         # Reading all at once would need twice the memory of the model.

@@ -181,9 +181,8 @@ class MultiLabel:
 
     def _with(self, temperature: float) -> MultiLabel:
         """Return this task with another temperature."""
-        return dataclasses.replace(
-            self, decoding=dataclasses.replace(self.decoding, temperature=temperature)
-        )
+        decoding = dataclasses.replace(self.decoding, temperature=temperature)
+        return dataclasses.replace(self, decoding=decoding)
 
     def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
         return mean_of(self.losses(logits / np.float32(self.decoding.temperature), labels))

@@ -110,10 +110,8 @@ def _corpus_parts(folder: Path, note: Note) -> dict[str, Part]:
     """Return the rows of the CoLA corpus, of which GLUE's are copies; it has no test set."""
     dev = [_existing([folder / name], COLA) for name in _CORPUS_DEV]
     rows = chain.from_iterable(glue_rows(path, COLA, note) for path in dev)
-    return {
-        "train": _part(folder / _CORPUS_TRAIN, COLA, note),
-        "dev": Part(dev[0], rows, files=dev),
-    }
+    train = _part(folder / _CORPUS_TRAIN, COLA, note)
+    return {"train": train, "dev": Part(dev[0], rows, files=dev)}
 
 
 def _microsoft_parts(folder: Path, note: Note) -> dict[str, Part]:

@@ -49,20 +49,16 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     assert config.train_file is not None  # PrepareConfig checks this.
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)
     files = train.name if not test else f"{train.name} and {test.name}"
+    own = {name.removeprefix("test_"): getattr(config, name) for name in TEST_COLUMNS}
+    of_test = dataclasses.replace(config, **{name: v for name, v in own.items() if v is not None})
     return Source(
         description=f"your own texts ({files})",
         train=_part(train, config, note),
-        given={"test": _part(test, _for_test_file(config), note, of_test=True)} if test else {},
+        given={"test": _part(test, of_test, note, of_test=True)} if test else {},
         task=MULTI_LABEL if config.label_columns else None,
         separator=config.label_separator,
         joined=bool(config.label_columns),
     )
-
-
-def _for_test_file(config: PrepareConfig) -> PrepareConfig:
-    """Return options whose columns are those of `test_file`."""
-    own = {name.removeprefix("test_"): getattr(config, name) for name in TEST_COLUMNS}
-    return dataclasses.replace(config, **{name: v for name, v in own.items() if v is not None})
 
 
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:

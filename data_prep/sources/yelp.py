@@ -108,9 +108,8 @@ def _source(builder: Any, verified: bool) -> Source:
 
 
 def _part(builder: Any, split: str) -> Part:
-    chosen = ChosenFeatures(
-        ("text",), ("label",), CLASS, tuple(builder.info.features["label"].names)
-    )
+    classes = tuple(builder.info.features["label"].names)
+    chosen = ChosenFeatures(("text",), ("label",), CLASS, classes)
     rows = examples_of(builder, split, chosen, labeled=True)
     examples = (row._replace(text=unescape(row.text)) for row in rows)
     return Part(f"{DATASET} {split}", examples, builder.info.splits[split].num_examples)

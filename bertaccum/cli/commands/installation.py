@@ -49,14 +49,14 @@ def _show(record: dict[str, Any]) -> None:
         **record["environment"],
     }
     width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
+    indent = 9 + width + 2
     for name, value in facts.items():
-        sentences.result(f"{'':9}{name:{width}}  {value}", 9 + width + 2)
+        sentences.result(f"{'':9}{name:{width}}  {value}", indent)
     for check in record["checks"]:
-        sentences.result(
-            f"{check['status']:9}{check['subject']:{width}}  {check['detail']}", 9 + width + 2
-        )
+        line = f"{check['status']:9}{check['subject']:{width}}  {check['detail']}"
+        sentences.result(line, indent)
         if check["remedy"]:
-            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", 9 + width + 2)
+            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", indent)
 
 
 @command()
