@@ -14,7 +14,7 @@ from bertaccum.options.metrics import METRICS
 from bertaccum.reporting import curves
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series
-from bertaccum.reporting.run_facts import evaluations, model_name
+from bertaccum.reporting.run_facts import INPUTS, evaluations, model_name
 from bertaccum.runs.record import Record, read_record, undamaged
 from bertaccum.system.atomic import write_bytes
 
@@ -71,6 +71,8 @@ def details(record: Record) -> dict[str, Any]:
     names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
     names += ["shapes", "real_share"]
     with undamaged(record.paths.path):
+        named, changed = record.inputs.get("named", []), named_options(record.config)
+        values = dataclasses.asdict(record.config)
         return outline(record) | {
             "plan": {name: record.plan.get(name) for name in names},
             "training_loss": _training_loss(record),
@@ -81,7 +83,8 @@ def details(record: Record) -> dict[str, Any]:
             "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
             "out_of_memory": record.out_of_memory,
             "summary": record.summary,
-            **set_and_resolved(record),
+            "config": {name: value for name, value in values.items() if name in named},
+            "resolved": {name: value for name, value in changed.items() if name not in named},
         }
 
 
@@ -99,23 +102,6 @@ def _totals(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in ("classes", "confusion_matrix")}
 
 
-def set_and_resolved(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the options that the user set, and others that differ from their defaults.
-
-    The latter include the planned micro-batch size.
-    """
-    named, changed = record.inputs.get("named", []), named_options(record.config)
-    values = dataclasses.asdict(record.config)
-    return {
-        "config": {name: value for name, value in values.items() if name in named},
-        "resolved": {name: value for name, value in changed.items() if name not in named},
-    }
-
-
-# Inputs in inputs.json that may differ between runs with the same options.
-_INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
-
-
 def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs, which may be running, and write `compare.png` and `compare.svg`.
 
@@ -128,7 +114,8 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
       characters of the runs' names that no installed font has).
     """
     records = [read_record(path) for path in runs]
-    metric = shared_metric(records)
+    metrics = {record.best_by for record in records}
+    metric = metrics.pop() if len(metrics) == 1 else None
     several = [curves.read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
         what = "none of these runs has an update yet"
@@ -146,12 +133,6 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
         "figures": written,
         "missing_characters": missing,
     }
-
-
-def shared_metric(records: Sequence[Record]) -> str | None:
-    """Return the metric that selects the best checkpoint in all runs; None if the runs differ."""
-    metrics = {record.best_by for record in records}
-    return metrics.pop() if len(metrics) == 1 else None
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
@@ -175,9 +156,7 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
             "status": record.status,
             "model": model_name(record),
             "target_batch": record.config.target_batch,
-            "micro_batch": plan.get("micro_batch"),
-            "accumulation_steps": plan.get("accumulation_steps"),
-            "replicas": plan.get("replicas"),
+            **{name: plan.get(name) for name in ("micro_batch", "accumulation_steps", "replicas")},
             "updates": len(series.updates),
             "examples": series.total,
             "training_loss": curves.training_loss(series, span),
@@ -194,14 +173,17 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
 
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
-    """Return the options and inputs that differ between runs, with one value per run."""
+    """Return the options and inputs that differ between runs, with one value per run.
+
+    Inputs may differ between runs with the same options.
+    """
     differing: dict[str, list[Any]] = {}
     for field in dataclasses.fields(TrainConfig):
         values = [getattr(record.config, field.name) for record in records]
         if field.name != "out" and any(value != values[0] for value in values):
             differing[field.name] = values
     began = [record.inputs for record in records]
-    for name in _INPUTS:
+    for name in INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]
         if len(set(digests)) > 1:
             differing[name] = digests

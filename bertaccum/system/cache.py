@@ -123,17 +123,12 @@ def seal(written: Path, folder: Path) -> None:
     Args:
       folder: Its final path. A damaged folder with this path is removed.
     """
-    record_digests(written, folder.name)
+    write_text(written / DIGESTS, json_text(_digests(written, folder.name)))
     if folder.exists() and not is_intact(folder):
         away = beside(folder)
         with contextlib.suppress(FileNotFoundError):
             folder.rename(away)
         remove(away)
-
-
-def record_digests(folder: Path, name: str) -> None:
-    """Record the digests of the files in a folder that has this name in the cache."""
-    write_text(folder / DIGESTS, json_text(_digests(folder, name)))
 
 
 def is_intact(folder: Path) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from bertaccum import api
+from bertaccum.cli.display import run_classifier_files as result_files
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.tables import print_evaluation
 from bertaccum.cli.display.view import View
@@ -56,14 +57,8 @@ def predict(
             what = "no texts are given"
             raise ConfigError(what, "pass texts as arguments, with --file or through a pipe")
         values["file"] = "-"
-    from bertaccum.cli.display.run_classifier_files import (
-        check_results,
-        results_file,
-        write_results,
-    )
-
-    check_results(results)
-    with view, results_file(results) as file:
+    result_files.check_results(results)
+    with view, result_files.results_file(results) as file:
         announce_run(view, values["run"])
         predictions = api.predict(texts or None, note=view.note, **values)
         count = 0
@@ -72,7 +67,7 @@ def predict(
                 count += 1
                 sentences.prediction(one, as_json)
         else:
-            count = write_results(file, predictions, values["file"])
+            count = result_files.write_results(file, predictions, values["file"])
         if values["file"] == "-" and not count:
             view.note("note: standard input is empty, so there is nothing to predict")
     if results is not None:
@@ -99,26 +94,20 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
-    from bertaccum.cli.display.run_classifier_files import (
-        check_results,
-        results_file,
-        write_evaluation,
-    )
-
-    check_results(results)
+    result_files.check_results(results)
     with view:
         record = announce_run(view, values["run"])
         if values["file"] is None:
             values["split"] = announce_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
     # Show the result first, because writing a file may fail.
-    from bertaccum.inference.evaluate import write_evaluation as keep
+    from bertaccum.inference.evaluate import write_evaluation
 
     print_result(as_json, result.record(), print_evaluation)
-    with results_file(results) as file:
+    with result_files.results_file(results) as file:
         if file is not None:
-            write_evaluation(file, result.record())
-    keep(EvalConfig(**values), result)
+            result_files.write_evaluation(file, result.record())
+    write_evaluation(EvalConfig(**values), result)
 
 
 @command()

@@ -114,7 +114,10 @@ def train(
         took = time.monotonic() - began
         print_result(as_json, summary, lambda _: print_summary(summary, folder, took))
         if not _doubt(view, summaries):
-            _advise(view, start.folder)
+            from bertaccum.reporting.batch_advice import advice
+
+            with contextlib.suppress(InputError):  # The run may have measured too few updates.
+                view.note(sentences.double_batch(advice(read_record(start.folder))))
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
@@ -125,11 +128,3 @@ def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
         return False
     view.note(said[-1])
     return True
-
-
-def _advise(view: View, run: Path) -> None:
-    """Print the advice on the target batch, if the run has measured enough updates."""
-    from bertaccum.reporting.batch_advice import advice
-
-    with contextlib.suppress(InputError):
-        view.note(sentences.double_batch(advice(read_record(run))))
