@@ -29,6 +29,7 @@ _SUBJECTS = {
     "devices": "devices",
     "rehearsal": "rehearsal",
 }
+_REPORT = "report this with the output of `bertaccum doctor --json`"
 _MAX_SECONDS = 600
 # Largest difference between weights, and relative difference between gradient norms, that rounding
 # explains after two updates.
@@ -76,10 +77,8 @@ def check_tensorflow() -> tuple[list[Finding], dict[str, Any]]:
         skipped = list(_SUBJECTS)[len(findings) :]
         if all(finding.status != FAILED for finding in findings):
             findings.append(Finding(_SUBJECTS[skipped.pop(0)], FAILED, end, _remedy(end)))
-        findings += [
-            Finding(_SUBJECTS[stage], WARNING, "not checked", "fix the failed check first")
-            for stage in skipped
-        ]
+        remedy = "fix the failed check first"
+        findings += [Finding(_SUBJECTS[s], WARNING, "not checked", remedy) for s in skipped]
     return findings, known
 
 
@@ -125,11 +124,8 @@ def _finding(stage: str, record: dict[str, Any]) -> Finding:
     """Return the finding of a stage from the record of `probe`."""
     subject = _SUBJECTS[stage]
     if "error" in record:
-        remedy = (
-            "report this with the output of `bertaccum doctor --json`"
-            if stage in ("devices", "rehearsal")
-            else "fix the failed packages above, or install bertaccum in a new virtual environment"
-        )
+        remedy = "fix the failed packages above, or install bertaccum in a new virtual environment"
+        remedy = _REPORT if stage in ("devices", "rehearsal") else remedy
         return Finding(subject, FAILED, record["error"], remedy)
     if stage == "devices":
         return _found_devices(record)
@@ -163,5 +159,4 @@ def _rehearsed(record: dict[str, Any]) -> Finding:
     # Written so that NaN fails.
     if difference <= _TOLERANCE and norms <= _NORM_TOLERANCE and change > _TOLERANCE:
         return Finding("rehearsal", OK, said)
-    remedy = "report this with the output of `bertaccum doctor --json`"
-    return Finding("rehearsal", FAILED, f"{said} of {change:.1e}, norms by {norms:.1e}", remedy)
+    return Finding("rehearsal", FAILED, f"{said} of {change:.1e}, norms by {norms:.1e}", _REPORT)

@@ -41,16 +41,9 @@ _THRESHOLDS = (
     " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
 )
 # Sections of a command's help, in the order in which they are printed.
-SOURCE = "Source"
-TABLES = "Tables"
-SPLIT = "Split"
-DATA = "Data"
-MODEL = "Model"
-MEMORY = "Batch and memory"
-OPTIMIZATION = "Optimization"
-CHECKPOINTS = "Evaluation and checkpoints"
-DEVICES = "Devices"
-OUTPUT = "Output"
+SOURCE, TABLES, SPLIT, DATA, MODEL = "Source", "Tables", "Split", "Data", "Model"
+MEMORY, OPTIMIZATION = "Batch and memory", "Optimization"
+CHECKPOINTS, DEVICES, OUTPUT = "Evaluation and checkpoints", "Devices", "Output"
 GROUPS = (SOURCE, TABLES, SPLIT, DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
 
 # Each defines an option of one section, as `setting` does.

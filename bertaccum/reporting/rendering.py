@@ -40,7 +40,5 @@ _ENVIRONMENT = jinja2.Environment(
     keep_trailing_newline=True,
     finalize=_shown,
 )
-_ENVIRONMENT.filters |= {
-    "text": as_text,
-    "code": lambda text: " ".join(text.replace("`", "'").split()),
-}
+_ENVIRONMENT.filters["text"] = as_text
+_ENVIRONMENT.filters["code"] = lambda text: " ".join(text.replace("`", "'").split())

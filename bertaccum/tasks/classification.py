@@ -38,11 +38,8 @@ class Classification:
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         found = class_format(cells, len(self.labels.values), LabelFormat(**self.labels.format))
-        find, labels = self.labels.finder(), found.labels_in(cells)
-        return {
-            cell: own if len(own) == 1 and not find(cell) else [cell]
-            for cell, own in labels.items()
-        }
+        find, labels = self.labels.finder(), found.labels_in(cells).items()
+        return {cell: own if len(own) == 1 and not find(cell) else [cell] for cell, own in labels}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
@@ -124,10 +121,8 @@ class Classification:
         """Yield the `label` with the highest probability, and all `probabilities` by name."""
         names = self.labels.names
         for row in self._probabilities(logits):
-            yield {
-                "label": names[np.argmax(row)],
-                "probabilities": dict(zip(names, row.tolist(), strict=True)),
-            }
+            probabilities = dict(zip(names, row.tolist(), strict=True))
+            yield {"label": names[np.argmax(row)], "probabilities": probabilities}
 
     def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
         """Return the misclassified examples whose labels have the lowest probabilities."""

@@ -131,10 +131,8 @@ class _Scores:
         score = spellings.finite_number(label)
         if score is None:
             what = f"the label {label[:40]!r} is not a finite number"
-            remedy = (
-                spellings.number_remedy(label)
-                or "write a number such as 3.5, delete the row, or omit `task` regression"
-            )
+            usual = "write a number such as 3.5, delete the row, or omit `task` regression"
+            remedy = spellings.number_remedy(label) or usual
             raise InputError(what, remedy, path=part.where, row=row)
         return repr(score)
 

@@ -86,11 +86,8 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
         if known := [name for name in theirs if name in names]:
             splits[ours] = known[0]
     if config.test_fraction and "test" in splits:
-        raise ConfigError(
-            f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}, which"
-            " already has test rows",
-            "omit `test_fraction`",
-        )
+        given = f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}"
+        raise ConfigError(f"{given}, which already has test rows", "omit `test_fraction`")
     return splits
 
 

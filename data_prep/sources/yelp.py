@@ -237,12 +237,8 @@ def _checked_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"byte {line[error.start]:#04x} at position {error.start + 1} is not UTF-8",
-                "save it as UTF-8 text",
-                path=where,
-                row=row,
-            ) from error
+            what = f"byte {line[error.start]:#04x} at position {error.start + 1} is not UTF-8"
+            raise InputError(what, "save it as UTF-8 text", path=where, row=row) from error
         yield line
     if not row:
         raise InputError("has no rows", path=where)

@@ -122,10 +122,8 @@ def find_columns(
         position = _position(reading.shown(option), column, names, path)
         if position in taken:
             first, other = taken[position]
-            what = (
-                f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column} are the"
-                " same column"
-            )
+            both = f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column}"
+            what = f"{both} are the same column"
             raise ConfigError(what, "choose two different columns", path=path)
         taken[position] = option, column
     at = {option: position for position, (option, _) in taken.items()}

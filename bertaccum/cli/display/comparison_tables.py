@@ -29,11 +29,8 @@ _SPREAD = {
 def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
     head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
-    rows = [
-        [label, *(f"{v:.4f}" for v in result[name].values())]
-        for name, label in _SPREAD.items()
-        if name in result
-    ]
+    known = {label: result[name] for name, label in _SPREAD.items() if name in result}
+    rows = [[label, *(f"{v:.4f}" for v in spread.values())] for label, spread in known.items()]
     show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 

@@ -196,10 +196,9 @@ def batch_advice(advice: dict[str, Any]) -> str:
 
 def double_batch(advice: dict[str, Any]) -> str:
     """Return a sentence about twice the target batch, given the result of `advice`."""
-    return (
-        f"with target batch {2 * advice['target_batch']:,}, the same loss would take about"
-        f" {_of_double_batch(advice):.0%} of the updates (see `bertaccum advise`)"
-    )
+    updates = f"{_of_double_batch(advice):.0%} of the updates (see `bertaccum advise`)"
+    batch = 2 * advice["target_batch"]
+    return f"with target batch {batch:,}, the same loss would take about {updates}"
 
 
 def learned_little(best: metrics.Evaluation) -> str:
