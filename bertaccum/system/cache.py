@@ -93,10 +93,8 @@ def _replace_cache(error: OSError, progress: Progress) -> None:
     why = "" if folder == _NOWHERE else f" ({reason(error)})"
     if (folder, ()) not in _told:
         _told.add((folder, ()))
-        line = (
-            f"{where}{why}, so nothing new is cached; set BERTACCUM_CACHE to a folder for the cache"
-        )
-        tell(progress, line)
+        remedy = "set BERTACCUM_CACHE to a folder for the cache"
+        tell(progress, f"{where}{why}, so nothing new is cached; {remedy}")
     with contextlib.ExitStack() as stack:
         path = Path(tempfile.gettempdir(), "bertaccum-cache")
         os.environ[_TEMPORARY] = str(stack.enter_context(scratch_folder(path)))

@@ -60,11 +60,14 @@ def _class_names(
     return counts.keys() if as_written else set(spellings.merged(counts).values())
 
 
-def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
+def _number(kind: _Classes | _LabelSets, label: str, part: Part, row: int) -> int:
+    """Return the number of the class that a label spells."""
+    if (name := kind.find(label)) is not None:
+        return kind.numbers[name]
     what = f"the label {label!r} does not occur in the training rows"
-    remedy = spellings.flags_remedy(label_format.flags)
+    remedy = spellings.flags_remedy(kind.format.flags)
     remedy = remedy or "correct it, or add training rows of that class"
-    return InputError(what, remedy, path=part.where, row=row)
+    raise InputError(what, remedy, path=part.where, row=row)
 
 
 class _Classes:
@@ -83,7 +86,7 @@ class _Classes:
             raise InputError(what, "add rows of at least one other class", path=part.where)
         self.labels = list(order) or _sorted(names)
         self.find = spellings.class_finder(self.labels, as_written)
-        self._cells = {label: str(number) for number, label in enumerate(self.labels)}
+        self.numbers = {label: number for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         """Return the cell to write for a row."""
@@ -93,10 +96,7 @@ class _Classes:
                 "write one class or delete the row; pass `task` multi-label if any number may apply"
             )
             raise InputError(f"has {several}", remedy, path=part.where, row=row)
-        name = self.find(labels[0])
-        if name is None:
-            raise _unknown(self.format, labels[0], part, row)
-        return self._cells[name]
+        return str(_number(self, labels[0], part, row))
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
         """Return why a model cannot be trained on these rows, or None if it can."""
@@ -141,10 +141,8 @@ class _Scores:
 
     def counts(self, cells: Sequence[bytes], _: Sequence[str]) -> dict[str, Any]:
         scores = np.array([float(cell) for cell in cells])
-        statistics = {
-            name: float(getattr(scores, name)()) for name in ("mean", "std", "min", "max")
-        }
-        return {"rows": len(cells), **statistics}
+        names = ("mean", "std", "min", "max")
+        return {"rows": len(cells)} | {name: float(getattr(scores, name)()) for name in names}
 
 
 class _LabelSets:
@@ -165,14 +163,10 @@ class _LabelSets:
         check_labels(self.format, labels, rows.classes, part.where)
         self.labels = list(order) or _sorted(names)
         self.find = spellings.class_finder(self.labels, as_written)
-        self._numbers = {label: number for number, label in enumerate(self.labels)}
+        self.numbers = {label: number for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
-        names = [self.find(label) for label in labels]
-        for label, name in zip(labels, names, strict=True):
-            if name is None:
-                raise _unknown(self.format, label, part, row)
-        numbers = sorted({self._numbers[name] for name in names if name is not None})
+        numbers = sorted({_number(self, label, part, row) for label in labels})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
