@@ -37,7 +37,9 @@ def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:
     return None if path is None else _read(ctx, Path(path), (), _converted_list)
 
 
-# The option `--grid`, which passes a dict of lists of values, or None, as `grid`.
+# The values of each option to vary.
+Grid = dict[str, list[Any]]
+# The option `--grid`, which passes a `Grid` or None as `grid`.
 grid_option = click.option(
     "--grid",
     type=click.Path(),

@@ -192,20 +192,20 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     return click.Path() if field.metadata["path"] else click.STRING
 
 
-def is_named(ctx: click.Context, name: str) -> bool:
+def is_named(name: str) -> bool:
     """Return whether the user set an option, with a flag or in the `--config` file."""
     sources = click.core.ParameterSource
-    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument RUN, a shorter form of `--run`."""
 
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
-    @click.pass_context
     @functools.wraps(command)
-    def wrapped(ctx: click.Context, argument: str | None, run: str, **options: Any) -> Any:
-        if argument is not None and is_named(ctx, "run"):
+    def wrapped(argument: str | None, run: str, **options: Any) -> Any:
+        if argument is not None and is_named("run"):
             what = f"RUN {argument} and --run {run} both name the run"
             raise ConfigError(what, "omit one of the two")
         return command(run=argument or run, **options)
@@ -242,15 +242,9 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Minimum time between progress lines or records; a terminal shows live progress"
         " instead of lines.",
     )
-    @click.pass_context
     @functools.wraps(command)
     def wrapped(
-        ctx: click.Context,
-        quiet: bool,
-        verbose: bool,
-        log_format: str,
-        log_every: float,
-        **options: Any,
+        quiet: bool, verbose: bool, log_format: str, log_every: float, **options: Any
     ) -> Any:
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; omit one")
@@ -261,7 +255,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
         view = make_view(quiet, log_format, log_every, verbose)
-        ctx.obj.append(view)  # `main` shows errors through this view.
+        click.get_current_context().obj.append(view)  # `main` shows errors through this view.
         return command(view=view, **options)
 
     return wrapped

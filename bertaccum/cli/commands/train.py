@@ -49,15 +49,8 @@ from bertaccum.training import events
 )
 @json_option
 @shown
-@click.pass_context
 def train(
-    ctx: click.Context,
-    view: View,
-    as_json: bool,
-    resume: str | None,
-    seeds: int | None,
-    find_lr: bool,
-    **values: Any,
+    view: View, as_json: bool, resume: str | None, seeds: int | None, find_lr: bool, **values: Any
 ) -> None:
     """Fine-tune a classifier on prepared data.
 
@@ -74,7 +67,7 @@ def train(
     SIGINT (Ctrl-C) and SIGTERM discard the unfinished update, save a checkpoint and stop the
     run; a second signal stops it immediately.
     """
-    named = {name: value for name, value in values.items() if is_named(ctx, name)}
+    named = {name: value for name, value in values.items() if is_named(name)}
     if resume is None:
         TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
     if find_lr:
