@@ -20,15 +20,10 @@ split_option = partial(setting, group=SPLIT)
 # The sources of `prepare` that some of its options belong to.
 _SOURCES_OF_OPTIONS = {
     "archive": ("yelp",),
-    "train_file": ("csv",),
-    "test_file": ("csv",),
-    "delimiter": ("csv",),
-    "encoding": ("csv",),
+    **dict.fromkeys(("train_file", "test_file", "delimiter", "encoding"), ("csv",)),
     "dataset": ("glue", "tfds"),
-    "folder": ("glue",),
-    "language": ("glue",),
-    "task": ("csv", "tfds"),
-    "label_columns": ("csv", "tfds"),
+    **dict.fromkeys(("folder", "language"), ("glue",)),
+    **dict.fromkeys(("task", "label_columns"), ("csv", "tfds")),
     "label_separator": ("csv",),
     "labels_as_written": ("csv", "tfds"),
     "weight_column": ("csv",),

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.options.metrics import LABELS, scores, warning
+from bertaccum.options.metrics import LABELS, METRICS, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -17,15 +17,8 @@ from bertaccum.system.atomic import write_text
 
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
-    "accuracy": "accuracy",
-    "micro_f1": "f1",
-    "macro_f1": "f1",
-    "matthews_correlation": "matthews_correlation",
-    "average_precision": "average_precision",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "mse": "mse",
-    "loss": "loss",
+    **{name: name for name in METRICS},
+    **{"micro_f1": "f1", "macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"},
 }
 
 

@@ -79,21 +79,14 @@ def schema(pairs: bool, most: int) -> dict[str, Any]:
     """Return the JSON schema of the bodies that `texts_of` accepts."""
     string = {"type": "string"}
     single = string | {"title": "Text", "examples": ["The food was great."]}
-    pair = {
-        "type": "object",
-        "title": "Pair",
-        "required": [TEXT, PAIR],
-        "additionalProperties": False,
-        "properties": {TEXT: string, PAIR: string},
-        "examples": [{TEXT: "Is it open?", PAIR: "When does it open?"}],
-    }
+    example = {TEXT: "Is it open?", PAIR: "When does it open?"}
+    pair = _object("Pair", {TEXT: string, PAIR: string}) | {"examples": [example]}
     items = pair if pairs else single
     listed = {"type": "array", "minItems": 1, "maxItems": most, "items": items}
-    return {
-        "type": "object",
-        "title": "Texts",
-        "required": [TEXTS],
-        "additionalProperties": False,
-        "properties": {TEXTS: listed},
-        "example": {TEXTS: items["examples"]},
-    }
+    return _object("Texts", {TEXTS: listed}) | {"example": {TEXTS: items["examples"]}}
+
+
+def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with all of these properties and no others."""
+    only = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "title": title, **only, "properties": properties}
