@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options import fields
-from data_prep.tables.detection import FASTTEXT_PREFIX
+from bertaccum.system.progress import Note
+from data_prep.tables.detection import FASTTEXT_PREFIX, USUAL_LABELS, USUAL_TEXTS
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
@@ -98,6 +101,44 @@ class ColumnIndices(NamedTuple):
         """The positions, each of another column."""
         found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
         return [position for position in found if position is not None]
+
+
+_USUAL_PAIRS = [("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis")]
+
+
+def with_usual_columns(
+    names: Sequence[str], reading: ReadOptions, path: Path, note: Note
+) -> ReadOptions:
+    """Return options that name the columns of a header which lacks `text` or `label`.
+
+    A column is found if no other one has a usual name, or if no other one is left. A note names the
+    columns that are found; if one is not, the options remain as they are.
+    """
+    default = {"text_column": TEXT} | ({} if reading.label_columns else {"label_column": LABEL})
+    missing = [o for o, name in default.items() if getattr(reading, o) == name not in names]
+    if not missing:
+        return reading
+    found: dict[str, Any] = {}
+    for pair in _USUAL_PAIRS:
+        if "text_column" in missing and not reading.text_pair_column and {*pair} <= {*names}:
+            found = dict(zip(("text_column", "text_pair_column"), pair, strict=True))
+    for option, usual in (("text_column", USUAL_TEXTS), ("label_column", USUAL_LABELS)):
+        those = [
+            name
+            for name in names
+            if usual.issuperset(re.findall(r"[^\W\d_]+", name.casefold()) or [""])
+        ]
+        if option in missing and len(those) == 1:
+            found.setdefault(option, those[0])
+    left = [option for option in missing if option not in found]
+    rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
+    if left and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
+        found[left.pop()] = rest.pop()
+    if left:
+        return reading
+    read = ", ".join(f"`{reading.shown(option)}` {name}" for option, name in found.items())
+    note(f"{path}: reading {read}, as the header suggests")
+    return dataclasses.replace(reading, **found)
 
 
 def find_columns(

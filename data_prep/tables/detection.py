@@ -74,11 +74,18 @@ def _even_share(rows: list[list[str]]) -> float:
     return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
 
 
-_USUAL = re.compile(
-    "labels?|class(es)?|categor(y|ies)|targets?|sentiment|polarity|ratings?|stars?|score|intent|topic"
-    "|gold|y|id|idx|index|texts?|sentences?|reviews?|comments?|body|content|message|tweet|title"
-    "|question|document|description|utterance"
-)
+# Usual names of columns with texts and with labels.
+USUAL_TEXTS = {
+    *("text", "texts", "sentence", "sentences", "review", "reviews", "comment", "comments", "body"),
+    *("content", "message", "tweet", "question", "answer", "title", "headline", "subject"),
+    *("summary", "document", "description", "utterance"),
+}
+USUAL_LABELS = {
+    *("label", "labels", "class", "classes", "category", "categories", "target", "targets"),
+    *("sentiment", "polarity", "rating", "ratings", "star", "stars", "score", "emotion", "intent"),
+    *("topic", "gold"),
+}
+_USUAL = USUAL_TEXTS | USUAL_LABELS | {"y", "id", "idx", "index"}
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.
 _LONGEST_NAME, _MAX_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
@@ -152,4 +159,4 @@ def _is_name(cell: str) -> bool:
 
 
 def _is_usual(cell: str) -> bool:
-    return any(map(_USUAL.fullmatch, re.split(r"[_\-.\d]+", cell.casefold())))
+    return not _USUAL.isdisjoint(re.split(r"[_\-.\d]+", cell.casefold()))

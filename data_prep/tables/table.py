@@ -13,7 +13,15 @@ from bertaccum.system.files import refuse_special
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables import quoting
 from data_prep.tables.class_folders import class_root, class_texts
-from data_prep.tables.columns import LABEL, TEXT, ColumnIndices, ReadOptions, example, find_columns
+from data_prep.tables.columns import (
+    LABEL,
+    TEXT,
+    ColumnIndices,
+    ReadOptions,
+    example,
+    find_columns,
+    with_usual_columns,
+)
 from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import (
@@ -63,10 +71,10 @@ def read_rows(
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     refuse_special(path)
     if is_parquet(path):
-        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
+        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path), note)
     if is_json_lines(path, ending(path), reading.encoding):
         cells = partial(json_cells, path, reading.encoding)
-        return _named_rows(path, json_names(path, reading.encoding), reading, cells)
+        return _named_rows(path, json_names(path, reading.encoding), reading, cells, note)
     first = next((line for _, line in _lines(path, reading) if line.strip()), "")
     if is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
         note(f"{path}: labels and texts in fastText's format")
@@ -75,12 +83,12 @@ def read_rows(
 
 
 def _named_rows(
-    path: Path, names: list[str], reading: ReadOptions, cells: ReadCells
+    path: Path, names: list[str], reading: ReadOptions, cells: ReadCells, note: Note
 ) -> Iterator[Row]:
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
-    indices = find_columns(names, reading, path)
+    indices = find_columns(names, with_usual_columns(names, reading, path, note), path)
     used = indices.used
     label = None if indices.label is None else names[indices.label]
     for row, values in cells([names[position] for position in used], label):
@@ -183,12 +191,14 @@ def _find_columns(
             return ColumnIndices(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
         raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=row)
-    indices = find_columns(names, reading, path, is_prepared(path))
+    prepared = is_prepared(path)
+    reading = reading if prepared else with_usual_columns(names, reading, path, note)
+    indices = find_columns(names, reading, path, prepared)
     if reading.by_name:
         return indices, 1
     if not is_header(fields for _, fields in records()):
         numbers = [str(number) for number in range(1, len(names) + 1)]
-        return find_columns(numbers, reading, path, is_prepared(path)), 0
+        return find_columns(numbers, reading, path, prepared), 0
     said = ", ".join(names)[:80]
     note(f"{path}: row {row} ({said}) is the header and is not read as data")
     return indices, 1

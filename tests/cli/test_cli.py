@@ -309,8 +309,8 @@ def test_wrong_options_of_eval_give_one_error_line(run, data: Path) -> None:
     check_error(run("eval", "--file", "a" * 300), "aaa: File name too long; check the path")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
-    Path("more.csv").write_text("body,label\ngood,0\n")
-    needed = "'text' of --text-column does not occur in the header, which is: body, label"
+    Path("more.csv").write_text("body,title,label\ngood,a,0\n")
+    needed = "'text' of --text-column does not occur in the header, which is: body, title, label"
     check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
