@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from bertaccum.options.prepare import PrepareConfig
+from data_prep import preparation
 from data_prep.preparation import prepare
 from data_prep.sources.sample import sample_source
 from data_prep.tables.rows import Part, Row, Source
@@ -57,7 +58,9 @@ def measure() -> dict[str, object]:
     before = peak_mib()
     with tempfile.TemporaryDirectory() as folder:
         config = PrepareConfig(source="yelp", out=f"{folder}/out")
-        with mock.patch("data_prep.preparation._opened", lambda *_: synthesised(texts)):
+        read_options, _ = preparation._SOURCES["yelp"]
+        made = read_options, lambda *_: synthesised(texts)
+        with mock.patch.dict(preparation._SOURCES, yelp=made):
             start = time.perf_counter()
             manifest = prepare(config, lambda *_: None, lambda _: []).manifest
             seconds = time.perf_counter() - start

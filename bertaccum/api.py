@@ -33,7 +33,7 @@ from bertaccum.options.fields import Options, named_options
 from bertaccum.options.other_names import explain_option
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.runs.paths import target_of
-from bertaccum.system.atomic import complete_folder
+from bertaccum.system.atomic import complete_folder, write_text
 from bertaccum.system.files import check_writable
 from bertaccum.system.progress import Note, Progress, ignore_note, silent
 from bertaccum.system.stopping import Stopping
@@ -466,7 +466,7 @@ def report(
     """
     own = {} if run is None else {"run": str(run)}
     config = _configured(ReportConfig, config, options | own)
-    from bertaccum.reporting.report_page import write_page
+    from bertaccum.reporting.report_page import page
     from bertaccum.runs.record import read_record
 
     record = read_record(Path(config.run))
@@ -481,7 +481,7 @@ def report(
         found = predictions(wanted, evaluated_table(wanted), progress)
         judged = evaluation(found).record(), most_wrong(found, _MISTAKES)
     # A link that the user names is followed; one in the run folder is replaced.
-    write_page(record, *judged, out.resolve() if config.out else out)
+    write_text(out.resolve() if config.out else out, page(record, *judged))
     return out
 
 

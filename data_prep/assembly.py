@@ -10,7 +10,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
 from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
-from bertaccum.system.progress import Note, Progress, ignore_note
+from bertaccum.system.progress import Note, Progress
 from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
 from data_prep.labels.checks import format_notes
 from data_prep.labels.kinds import LabelKind, label_cells, label_kind
@@ -42,9 +42,7 @@ class Assembled:
     dev_fraction: float  # Fraction of the training rows that is held out as dev.tsv.
 
 
-def assemble(
-    source: Source, config: PrepareConfig, progress: Progress, note: Note = ignore_note
-) -> Assembled:
+def assemble(source: Source, config: PrepareConfig, progress: Progress, note: Note) -> Assembled:
     """Read all rows of a source, and split the training rows."""
     rows = read_part(source.train, "training", progress)
     given = {name: read_part(rows, name, progress) for name, rows in source.given.items()}
@@ -99,11 +97,9 @@ def _check_pairs(source: Source, rows: Rows, given: Mapping[str, Rows]) -> None:
     for name, split in given.items():
         if split.pairs != rows.pairs:
             kinds = {True: "pairs of texts", False: "single texts"}
-            raise InputError(
-                f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}",
-                "give both files the same columns",
-                path=source.given[name].where,
-            )
+            what = f"has {kinds[split.pairs]}, but the training rows are {kinds[rows.pairs]}"
+            remedy = "give both files the same columns"
+            raise InputError(what, remedy, path=source.given[name].where)
 
 
 def _check_cola(rows: Rows, kind: LabelKind) -> None:
@@ -136,11 +132,9 @@ def _held_out(
     splits = split_rows(texts, groups, shares, seed)
     for name in shares:
         if not splits[name]:
-            raise InputError(
-                f"has too few different texts to hold out any of them as {name}.tsv",
-                "add rows with other texts: rows with the same text stay in one split",
-                path=source.train.where,
-            )
+            what = f"has too few different texts to hold out any of them as {name}.tsv"
+            remedy = "add rows with other texts: rows with the same text stay in one split"
+            raise InputError(what, remedy, path=source.train.where)
     _check_weights(source.train, rows, [kept[number] for number in splits["train"]])
     return {
         name: split_of(rows, cells, [kept[number] for number in split])
@@ -150,23 +144,14 @@ def _held_out(
 
 def _check_kept(part: Part, kind: LabelKind, cells: list[bytes]) -> None:
     if not cells:
-        raise InputError(
-            "all its texts are also in the test set",
-            "choose another `test_file`, or replace the option with `test_fraction` 0.1",
-            path=part.where,
-        )
+        remedy = "choose another `test_file`, or replace the option with `test_fraction` 0.1"
+        raise InputError("all its texts are also in the test set", remedy, path=part.where)
     if problem := kind.problem(cells):
-        raise InputError(
-            f"{problem} after duplicates are dropped",
-            "add rows of other classes, or keep duplicates with `drop_duplicates=False`",
-            path=part.where,
-        )
+        remedy = "add rows of other classes, or keep duplicates with `drop_duplicates=False`"
+        raise InputError(f"{problem} after duplicates are dropped", remedy, path=part.where)
 
 
 def _check_weights(part: Part, rows: Rows, train: Sequence[int]) -> None:
     if rows.weights and not any(rows.weights[row] for row in train):
-        raise InputError(
-            "the weight of every training row is 0",
-            "choose another `weight_column`, or correct the weights",
-            path=part.where,
-        )
+        remedy = "choose another `weight_column`, or correct the weights"
+        raise InputError("the weight of every training row is 0", remedy, path=part.where)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -19,14 +19,13 @@ from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
 from data_prep.labels.kinds import LabelKind
 from data_prep.sources.glue import glue_options, glue_source
-from data_prep.sources.own_files import own_options, own_source
-from data_prep.sources.piped_input import saved_pipes
+from data_prep.sources.own_files import own_options, own_source, saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source
 from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
 from data_prep.tables.rows import Source
-from data_prep.tables.tsv import write_tsv
+from data_prep.tables.tsv import Lines, write_tsv
 
 _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
@@ -85,32 +84,27 @@ def prepare(
       ConfigError: `prepare` must not write to the folder, or an option does not suit the source.
       RunError: The files cannot be written.
     """
-    with saved_pipes(config, note) as (saved, renaming):
-        return _prepare(saved, progress, learn_vocabulary, renaming)
-
-
-def _prepare(
-    config: PrepareConfig, progress: Progress, learn_vocabulary: LearnVocabulary, note: Note
-) -> PrepareResult:
-    if config.drop_duplicates is None and config.source in _PUBLISHED:
-        config = dataclasses.replace(config, drop_duplicates=False)
-    if config.dev_fraction is None and config.source == "yelp":
-        config = dataclasses.replace(config, dev_fraction=MIN_DEV_FRACTION)
-    folder = Path(config.data_folder)
-    earlier = earlier_manifest(folder)
-    options = _options(config)
-    same = _same_share(config, earlier) if earlier and earlier["options"] else {}
-    if earlier is not None and is_unchanged(folder, earlier, options | same, config.overwrite):
-        return PrepareResult(folder, earlier, unchanged=True)
-    with _opened(config, progress, note) as source:
-        data = assemble(source, config, progress, note)
-    manifest = _manifest(source, data, options)
-    texts = (text.decode() for text in data.splits["train"].texts)
-    words = learn_vocabulary(texts) if config.source == "sample" else None
-    with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
-        manifest["files"] = _write(temporary, data, words, config.layout, progress)
-        write_text(temporary / MANIFEST, json_text(manifest))
-    return PrepareResult(folder, manifest, unchanged=False)
+    with saved_pipes(config, note) as (config, note):
+        if config.drop_duplicates is None and config.source in _PUBLISHED:
+            config = dataclasses.replace(config, drop_duplicates=False)
+        if config.dev_fraction is None and config.source == "yelp":
+            config = dataclasses.replace(config, dev_fraction=MIN_DEV_FRACTION)
+        folder = Path(config.data_folder)
+        earlier = earlier_manifest(folder)
+        options = _options(config)
+        same = _same_share(config, earlier) if earlier and earlier["options"] else {}
+        if earlier is not None and is_unchanged(folder, earlier, options | same, config.overwrite):
+            return PrepareResult(folder, earlier, unchanged=True)
+        opened = _SOURCES[config.source][1](config, progress, note)
+        with nullcontext(opened) if isinstance(opened, Source) else opened as source:
+            data = assemble(source, config, progress, note)
+        manifest = _manifest(source, data, options)
+        texts = (text.decode() for text in data.splits["train"].texts)
+        words = learn_vocabulary(texts) if config.source == "sample" else None
+        with new_files(folder, MANIFEST, earlier["files"] if earlier else ()) as temporary:
+            manifest["files"] = _write(temporary, data, words, config.layout, progress)
+            write_text(temporary / MANIFEST, json_text(manifest))
+        return PrepareResult(folder, manifest, unchanged=False)
 
 
 def _options(config: PrepareConfig) -> dict[str, Any]:
@@ -139,13 +133,6 @@ def _same_share(config: PrepareConfig, earlier: dict[str, Any]) -> dict[str, Any
     is_own = config.dev_fraction is None and "also_in_dev" in earlier.get("findings", {})
     same = is_own or share == earlier.get("dev_fraction")
     return {"dev_fraction": earlier["options"].get("dev_fraction")} if same else {}
-
-
-def _opened(
-    config: PrepareConfig, progress: Progress, note: Note
-) -> AbstractContextManager[Source]:
-    source = _SOURCES[config.source][1](config, progress, note)
-    return nullcontext(source) if isinstance(source, Source) else source
 
 
 def _manifest(source: Source, data: Assembled, options: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +177,7 @@ def _write(
     return files
 
 
-def _reporting(
-    rows: Iterable[tuple[bytes | None, bytes]], total: int, name: str, progress: Progress
-) -> Iterator[tuple[bytes | None, bytes]]:
+def _reporting(rows: Lines, total: int, name: str, progress: Progress) -> Lines:
     for done, row in enumerate(rows, 1):
         yield row
         if done % _ROWS_A_REPORT == 0 or done == total:

@@ -106,6 +106,7 @@ def test_wheel_contains_the_packages_and_nothing_else(packages: tuple[Path, Path
     }
     assert {name for name in names if not name.startswith(info)} == modules
     assert {"bertaccum/py.typed", "bertaccum/bert/presets.yaml"} <= names
+    assert "bertaccum/options/other_names.yaml" in names
     assert {"data_prep/sources/glue_tasks.yaml", "data_prep/sources/sample_words.yaml"} <= names
     assert "bertaccum/reporting/templates/report.html.j2" in names
     assert f"{info}/licenses/LICENSE" in names

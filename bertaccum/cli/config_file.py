@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,30 @@ _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
 
 def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """Return the option `--config`."""
+    """Return the option `--config`; the keys in `others` are ignored."""
+
+    def use(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+        if path is not None:
+            ctx.default_map = _read(ctx, Path(path), others, _converted)
+
     return click.option(
         "--config",
         type=click.Path(),
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=functools.partial(_use_config_file, others=others),
+        callback=use,
         help="YAML file with values for options; flags override it.",
     )
 
 
-def _read_grid(
-    ctx: click.Context, _: click.Parameter, path: str | None
-) -> dict[str, list[Any]] | None:
-    if path is None:
-        return None
-    return _read(ctx, Path(path), (), _converted_list)
+def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:
+    return None if path is None else _read(ctx, Path(path), (), _converted_list)
 
 
-# The option `--grid`, which passes a dict of lists of values, or None, as `grid`.
+# The values of each option to vary.
+Grid = dict[str, list[Any]]
+# The option `--grid`, which passes a `Grid` or None as `grid`.
 grid_option = click.option(
     "--grid",
     type=click.Path(),
@@ -48,19 +50,8 @@ grid_option = click.option(
 )
 
 
-def _use_config_file(
-    ctx: click.Context, _: click.Parameter, path: str | None, others: frozenset[str]
-) -> None:
-    """Make the values of a YAML file the defaults of this command, ignoring keys in `others`."""
-    if path is not None:
-        ctx.default_map = _read(ctx, Path(path), others, _converted)
-
-
 def _read(
-    ctx: click.Context,
-    path: Path,
-    others: Iterable[str],
-    convert: Callable[[click.Parameter, Any], Any],
+    ctx: click.Context, path: Path, others: Iterable[str], convert: Callable[..., Any]
 ) -> dict[str, Any]:
     """Return the options that a YAML file sets, keyed by name."""
     parameters = {str(p.name): p for p in ctx.command.params if isinstance(p, FieldOption)}

@@ -17,10 +17,10 @@ from typing import Any
 import click
 
 from bertaccum.cli.display.sentences import with_flags
-from bertaccum.cli.display.view import View
+from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import GROUPS, OUTPUT
-from bertaccum.options.fields import AUTO, problem_of
+from bertaccum.options.fields import AUTO, Numbers, problem_of
 from bertaccum.options.other_names import explain_option
 from bertaccum.runs.paths import RunPaths
 
@@ -48,8 +48,8 @@ class FieldOption(GroupedOption):
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        if isinstance(self.type, Number) and self.type.range:
-            extra |= {"range": self.type.range}
+        if isinstance(self.type, Number) and (valid := str(self.type.valid)):
+            extra |= {"range": valid}
         return extra
 
 
@@ -165,9 +165,8 @@ def _is_repeatable(option: click.Parameter) -> bool:
     return not isinstance(option, click.Option) or option.multiple or option.is_flag or option.count
 
 
-def command(name: str | None = None, **settings: Any) -> Callable[..., Any]:
-    """Return a decorator that makes a function a command, as `click.command` does."""
-    return click.command(name, cls=Command, **settings)
+# Returns a decorator that makes a function a command, as `click.command` does.
+command = functools.partial(click.command, cls=Command)
 
 
 class Number(click.ParamType):
@@ -178,7 +177,8 @@ class Number(click.ParamType):
 
     def __init__(self, field: dataclasses.Field[Any], kinds: set[type]) -> None:
         self._field, self._kinds = field, kinds
-        if field.metadata["fraction"]:
+        self.valid: Numbers = field.metadata["numbers"]
+        if self.valid.fraction:
             self.name = "updates|epochs"
             self._meaning = "a number of updates (such as 200) or of epochs (such as 0.25)"
         elif str in kinds:
@@ -187,17 +187,6 @@ class Number(click.ParamType):
             self.name, self._meaning = "integer", "a whole number"
         else:
             self.name, self._meaning = "float", "a number"
-
-    @property
-    def range(self) -> str:
-        """The range of valid numbers, such as `1<=x<=9`; empty if it depends on the unit."""
-        known = self._field.metadata
-        if known["fraction"]:
-            return ""
-        sign = "<" if known["exclusive"] else "<="
-        if known["maximum"] is not None:
-            return f"{known['minimum']}{sign}x{sign}{known['maximum']}"
-        return f"x{sign.replace('<', '>')}{known['minimum']}"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -212,7 +201,7 @@ class Number(click.ParamType):
     def _number(self, value: Any) -> int | float | None:
         for kind in (int, float):
             if kind in self._kinds:
-                if kind is float and self._field.metadata["fraction"] and "." not in str(value):
+                if kind is float and self.valid.fraction and "." not in str(value):
                     return None  # 1e3 could mean updates or epochs.
                 with contextlib.suppress(ValueError):
                     return kind(str(value))
@@ -256,23 +245,22 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
     return click.Path() if field.metadata["path"] else click.STRING
 
 
-def is_named(ctx: click.Context, name: str) -> bool:
+def is_named(name: str) -> bool:
     """Return whether the user set an option, with a flag or in the `--config` file."""
     sources = click.core.ParameterSource
-    return ctx.get_parameter_source(name) in (sources.COMMANDLINE, sources.DEFAULT_MAP)
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (sources.COMMANDLINE, sources.DEFAULT_MAP)
 
 
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument RUN, a shorter form of `--run`."""
 
     @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
-    @click.pass_context
     @functools.wraps(command)
-    def wrapped(ctx: click.Context, argument: str | None, run: str, **options: Any) -> Any:
-        if argument is not None and is_named(ctx, "run"):
-            raise ConfigError(
-                f"RUN {argument} and --run {run} both name the run", "omit one of the two"
-            )
+    def wrapped(argument: str | None, run: str, **options: Any) -> Any:
+        if argument is not None and is_named("run"):
+            what = f"RUN {argument} and --run {run} both name the run"
+            raise ConfigError(what, "omit one of the two")
         return command(run=argument or run, **options)
 
     return wrapped
@@ -307,15 +295,9 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Minimum time between progress lines or records; a terminal shows live progress"
         " instead of lines.",
     )
-    @click.pass_context
     @functools.wraps(command)
     def wrapped(
-        ctx: click.Context,
-        quiet: bool,
-        verbose: bool,
-        log_format: str,
-        log_every: float,
-        **options: Any,
+        quiet: bool, verbose: bool, log_format: str, log_every: float, **options: Any
     ) -> Any:
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose contradict each other; omit one")
@@ -326,7 +308,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
         view = make_view(quiet, log_format, log_every, verbose)
-        ctx.obj.append(view)  # `main` shows errors through this view.
+        click.get_current_context().obj.append(view)  # `main` shows errors through this view.
         return command(view=view, **options)
 
     return wrapped
@@ -334,16 +316,13 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = False) -> View:
     """Return the view that suits the options and stderr."""
-    from bertaccum.cli.display.log_views import Lines, Records
     from bertaccum.cli.display.terminal_view import Live
 
     if quiet:
         return View(verbose)
     if log_format == "json":
         return Records(seconds, verbose)
-    return Live(verbose=verbose) if _is_sized_terminal() else Lines(seconds, verbose)
-
-
-def _is_sized_terminal() -> bool:
-    """Return whether stderr is a terminal of a known size; with size 0, rich shows nothing."""
-    return sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0
+    # On a terminal of size 0, rich shows nothing.
+    if sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0:
+        return Live(verbose=verbose)
+    return Lines(seconds, verbose)

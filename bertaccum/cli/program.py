@@ -15,18 +15,12 @@ from collections.abc import Sequence
 
 import click
 
-from bertaccum.cli.commands.advise import advise
-from bertaccum.cli.commands.compare import compare
-from bertaccum.cli.commands.doctor import doctor
-from bertaccum.cli.commands.evaluate import evaluate
-from bertaccum.cli.commands.export import export
+from bertaccum.cli.commands.inference import evaluate, export, predict
+from bertaccum.cli.commands.installation import doctor, models
 from bertaccum.cli.commands.launch import launch
-from bertaccum.cli.commands.models import models
 from bertaccum.cli.commands.plan import plan
-from bertaccum.cli.commands.predict import predict
 from bertaccum.cli.commands.prepare import prepare
-from bertaccum.cli.commands.report import make_page
-from bertaccum.cli.commands.runs import runs, show
+from bertaccum.cli.commands.runs import advise, compare, make_page, runs, show
 from bertaccum.cli.commands.serve import serve
 from bertaccum.cli.commands.sweep import sweep
 from bertaccum.cli.commands.train import train
@@ -73,7 +67,7 @@ def _show_versions(ctx: click.Context, option: click.Parameter, asked: bool) -> 
         return
     import platform
 
-    from bertaccum.inspection.packages import installed
+    from bertaccum.inspection.installation import installed
 
     version = installed("tensorflow") or "not installed"
     python = platform.python_version()

@@ -28,7 +28,7 @@ def announce_run(view: View, named: str) -> Record:
 
     `runs/latest` may not be the run that the user expects, and may still be running.
     """
-    from bertaccum.reporting.run_outline import outline
+    from bertaccum.reporting.run_summaries import outline
 
     record = read_record(Path(named))
     view.note(sentences.run_line(outline(record)))

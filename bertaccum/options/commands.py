@@ -13,24 +13,8 @@ from functools import partial
 from typing import Any
 
 from bertaccum.errors import ConfigError
-from bertaccum.options.fields import (
-    AUTO,
-    MAX_EPOCHS,
-    OFF,
-    ON,
-    Options,
-    delimiter_setting,
-    encoding_setting,
-    host_names,
-    label_columns_setting,
-    label_separator_setting,
-    memory_limit_setting,
-    named_options,
-    save_interval,
-    setting,
-    size_in_bytes,
-    timeout_seconds,
-)
+from bertaccum.options import fields
+from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.task_names import TASKS
@@ -57,16 +41,9 @@ _THRESHOLDS = (
     " threshold with the highest F1 on dev.tsv; they are saved with the best checkpoint."
 )
 # Sections of a command's help, in the order in which they are printed.
-SOURCE = "Source"
-TABLES = "Tables"
-SPLIT = "Split"
-DATA = "Data"
-MODEL = "Model"
-MEMORY = "Batch and memory"
-OPTIMIZATION = "Optimization"
-CHECKPOINTS = "Evaluation and checkpoints"
-DEVICES = "Devices"
-OUTPUT = "Output"
+SOURCE, TABLES, SPLIT, DATA, MODEL = "Source", "Tables", "Split", "Data", "Model"
+MEMORY, OPTIMIZATION = "Batch and memory", "Optimization"
+CHECKPOINTS, DEVICES, OUTPUT = "Evaluation and checkpoints", "Devices", "Output"
 GROUPS = (SOURCE, TABLES, SPLIT, DATA, MODEL, MEMORY, OPTIMIZATION, CHECKPOINTS, DEVICES, OUTPUT)
 
 # Each defines an option of one section, as `setting` does.
@@ -83,23 +60,21 @@ def _refuse_above(config: Options, name: str, limit: str) -> None:
     """Raise ConfigError if one option has a greater value than the option that limits it."""
     value, most = getattr(config, name), getattr(config, limit)
     if isinstance(value, int) and value > most:
-        raise ConfigError(
-            f"`{name}` {value} is above `{limit}` {most}", f"lower `{name}` or raise `{limit}`"
-        )
+        what = f"`{name}` {value} is above `{limit}` {most}"
+        raise ConfigError(what, f"lower `{name}` or raise `{limit}`")
 
 
 def _refuse_both(config: Options, one: str, other: str, what: str) -> None:
     """Raise ConfigError if two options that define the same thing are both given."""
     first, second = getattr(config, one), getattr(config, other)
     if first is not None and second is not None:
-        raise ConfigError(
-            f"`{one}` {first} and `{other}` {second} both define {what}", "omit one of the two"
-        )
+        message = f"`{one}` {first} and `{other}` {second} both define {what}"
+        raise ConfigError(message, "omit one of the two")
 
 
 def _batch_setting() -> Any:
     """Return the dataclass field that defines the option `batch`."""
-    return setting(32, "Number of examples per forward pass.", minimum=1)
+    return setting(32, "Number of examples per forward pass.", numbers=Numbers(1))
 
 
 @dataclass(frozen=True)
@@ -120,7 +95,7 @@ class StepConfig(Options):
         128,
         "Maximum number of tokens per text, including [CLS] and [SEP], at least 5 for pairs; longer"
         " texts are truncated, or read in several `windows`.",
-        minimum=3,
+        numbers=Numbers(3),
     )
     truncate: str = data_option(
         HEAD,
@@ -132,20 +107,19 @@ class StepConfig(Options):
     head_fraction: float = data_option(
         0.25,
         "With `truncate` head-tail, the fraction of the kept tokens that come from the beginning.",
-        minimum=0,
-        maximum=1,
+        numbers=Numbers(0, 1),
     )
     windows: int = data_option(
         1,
         "Read a long text in up to this many overlapping windows of `max_seq_length` tokens each. A"
         " text still counts as one example; texts longer than all windows are truncated.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     stride: int | None = data_option(
         None,
         "With `windows`, the number of tokens from the start of a window to the start of the next"
         " one. [default: three quarters of a window, so that windows overlap by a quarter]",
-        minimum=1,
+        numbers=Numbers(1),
     )
     pool: str = data_option(
         MEAN,
@@ -188,7 +162,7 @@ class StepConfig(Options):
         switch=True,
     )
     dropout: float = model_option(
-        0.1, "Dropout rate of the encoder and the head.", minimum=0, maximum=0.99
+        0.1, "Dropout rate of the encoder and the head.", numbers=Numbers(0, 0.99)
     )
     dropout_stream: str = model_option(
         "example",
@@ -201,7 +175,7 @@ class StepConfig(Options):
         None,
         "Train only the last N layers of the encoder, the pooler and the head; the other weights"
         " keep their initial values and need no gradients, moments or accumulators. [default: all]",
-        minimum=0,
+        numbers=Numbers(0),
     )
     freeze: str = model_option(
         "none",
@@ -210,15 +184,17 @@ class StepConfig(Options):
         " set.",
         choices=("none", "embeddings"),
     )
-    target_batch: int = memory_option(32, "Number of examples per optimizer update.", minimum=1)
+    target_batch: int = memory_option(
+        32, "Number of examples per optimizer update.", numbers=Numbers(1)
+    )
     micro_batch: int | str = memory_option(
         AUTO,
         "Number of full-length examples per forward and backward pass. auto: the fastest size that"
         " fits in memory, as `bertaccum plan` finds it.",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
-    memory_limit: str | None = memory_limit_setting(group=MEMORY)
+    memory_limit: str | None = fields.memory_limit_setting(group=MEMORY)
     precision: str = memory_option(
         AUTO,
         "Numeric precision of the model. auto: float32 on CPUs and on GPUs of compute capability"
@@ -284,10 +260,8 @@ class StepConfig(Options):
         _refuse_both(self, "model", "bert_config", "the encoder")
         if self.windows == 1 and (self.stride is not None or self.pool != MEAN):
             name = "pool" if self.stride is None else "stride"
-            raise ConfigError(
-                f"`{name}` {getattr(self, name)} has no effect without `windows`",
-                f"set `windows` to at least 2, or omit `{name}`",
-            )
+            what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
+            raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
         if (self.stride or 1) > self.max_seq_length - 2:
             raise ConfigError(
                 f"`stride` {self.stride} would leave out tokens between windows",
@@ -300,41 +274,37 @@ class TrainConfig(StepConfig):
     """Options of `bertaccum train`: `StepConfig`, optimization, evaluation, devices and output."""
 
     epochs: float = optimization_option(
-        3.0, "Number of passes over train.tsv.", minimum=0, maximum=MAX_EPOCHS, exclusive=True
+        3.0, "Number of passes over train.tsv.", numbers=Numbers(0, MAX_EPOCHS, exclusive=True)
     )
     learning_rate: float | None = optimization_option(
         None,
         "Peak learning rate. [default: fits the model, from 2e-5 for pretrained models with 768"
         " units to 5e-4 for random ones with 128]",
-        minimum=0,
-        exclusive=True,
-        real=True,
+        numbers=Numbers(0, exclusive=True, real=True),
     )
     seed: int = optimization_option(
-        0, "Seed of the initial weights, the data order and dropout.", minimum=0, maximum=MAX_SEED
+        0, "Seed of the initial weights, the data order and dropout.", numbers=Numbers(0, MAX_SEED)
     )
     max_updates: int | None = optimization_option(
         None,
         "Maximum number of updates; it does not change the learning rate schedule, which covers"
         " all `epochs`. 0: only evaluate the model and save it.",
-        minimum=0,
+        numbers=Numbers(0),
         free=True,
     )
     warmup_fraction: float = optimization_option(
         0.1,
         "Fraction of the updates during which the learning rate rises linearly; linear decay"
         " follows.",
-        minimum=0,
-        maximum=1,
+        numbers=Numbers(0, 1),
     )
     weight_decay: float = optimization_option(
-        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", minimum=0
+        0.01, "Weight decay rate; biases and LayerNorm parameters are exempt.", numbers=Numbers(0)
     )
     clip_norm: float = optimization_option(
         1.0,
         "Gradient clipping: maximum global norm of the mean gradient.",
-        minimum=0,
-        exclusive=True,
+        numbers=Numbers(0, exclusive=True),
     )
     class_weight: str | None = optimization_option(
         None,
@@ -347,8 +317,7 @@ class TrainConfig(StepConfig):
         0.0,
         "Label smoothing, for classification: fraction of each target that is spread evenly over"
         " all classes.",
-        minimum=0,
-        maximum=0.99,
+        numbers=Numbers(0, 0.99),
     )
     optimizer: str = optimization_option(
         ADAMW,
@@ -361,7 +330,7 @@ class TrainConfig(StepConfig):
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"
         " skipped. A few are normal with mixed_float16, until the loss scale is found.",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     deterministic: bool | None = optimization_option(
@@ -380,8 +349,7 @@ class TrainConfig(StepConfig):
         None,
         "Evaluation interval: a number of updates (200) or, with a decimal point, of epochs (0.25)."
         " [default: once per epoch]",
-        minimum=1,
-        fraction=True,
+        numbers=Numbers(1, fraction=True),
     )
     best_by: str | None = checkpoint_option(
         None,
@@ -395,17 +363,17 @@ class TrainConfig(StepConfig):
         None,
         "Early stopping: stop after this many consecutive evaluations that are worse than the best"
         " one. [default: never]",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     save_every: str = checkpoint_option(
         "10m",
         "Checkpoint interval: a number of updates (200) or a time (90s, 10m, 2h).",
         free=True,
-        check=save_interval,
+        check=fields.save_interval,
     )
     keep: int = checkpoint_option(
-        2, "Number of checkpoints to keep for resuming.", minimum=1, free=True
+        2, "Number of checkpoints to keep for resuming.", numbers=Numbers(1), free=True
     )
     strategy: str = device_option(
         AUTO,
@@ -420,14 +388,14 @@ class TrainConfig(StepConfig):
         None,
         "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
         " [default: all GPUs, or one CPU device]",
-        minimum=1,
+        numbers=Numbers(1),
         free=True,
     )
     collective_timeout: str = device_option(
         "10m",
         "Maximum time for which workers wait for each other, such as 90s or 10m.",
         free=True,
-        check=timeout_seconds,
+        check=fields.timeout_seconds,
     )
     out: str | None = output_option(
         None, "Run folder to create. [default: runs/DATE-TIME]", path=True
@@ -436,10 +404,8 @@ class TrainConfig(StepConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.strategy == "one" and self.replicas not in (None, 1):
-            raise ConfigError(
-                f"`strategy` one and `replicas` {self.replicas} contradict each other",
-                "omit one of the two",
-            )
+            what = f"`strategy` one and `replicas` {self.replicas} contradict each other"
+            raise ConfigError(what, "omit one of the two")
         _refuse_above(self, "replicas", "target_batch")
 
 
@@ -451,7 +417,7 @@ class PlanConfig(StepConfig):
         None,
         "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
         " machine. Part of the memory is reserved for the CUDA context and workspaces.",
-        check=partial(size_in_bytes, "device_memory"),
+        check=partial(fields.size_in_bytes, "device_memory"),
     )
     out: str = output_option("plan.json", "Plan file to write.", path=True)
     fresh: bool = memory_option(
@@ -486,10 +452,10 @@ class PredictConfig(ShowConfig):
         "Name or 1-based number of the column of `file` with the second text of each pair."
         " [default: text_pair if the model was trained on pairs]",
     )
-    delimiter: str | None = delimiter_setting()
-    encoding: str | None = encoding_setting()
+    delimiter: str | None = fields.delimiter_setting()
+    encoding: str | None = fields.encoding_setting()
     batch: int = _batch_setting()
-    memory_limit: str | None = memory_limit_setting()
+    memory_limit: str | None = fields.memory_limit_setting()
 
 
 @dataclass(frozen=True)
@@ -523,8 +489,8 @@ class EvalConfig(PredictConfig, _SplitConfig):
         choices=(NAMES, NUMBERS),
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
-    label_columns: str | None = label_columns_setting(" of `file`")
-    label_separator: str = label_separator_setting()
+    label_columns: str | None = fields.label_columns_setting(" of `file`")
+    label_separator: str = fields.label_separator_setting()
     calibrate: bool | None = setting(
         None,
         f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",
@@ -540,12 +506,10 @@ class EvalConfig(PredictConfig, _SplitConfig):
         super().__post_init__()
         columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
         own = [*columns, "label_separator", "delimiter", "encoding"]
-        if self.file is None and named_options(self).keys() & set(own):
+        if self.file is None and fields.named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)
-            raise ConfigError(
-                f"{', '.join(most)} and {last} apply only to `file`, which is not given",
-                "add `file`, or omit these options",
-            )
+            what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
+            raise ConfigError(what, "add `file`, or omit these options")
 
 
 @dataclass(frozen=True)
@@ -611,42 +575,39 @@ class ServeConfig(ShowConfig):
         " reviews.example.org. Requests for unknown names are refused, which protects the service"
         " from pages of other sites. Always known are localhost, loopback addresses and `host`, and"
         " every IP address if `host` is not a loopback address.",
-        check=host_names,
+        check=fields.host_names,
     )
-    port: int = setting(8000, "Port to listen on. 0: any free port.", minimum=0, maximum=65535)
+    port: int = setting(8000, "Port to listen on. 0: any free port.", numbers=Numbers(0, 65535))
     batch: int = _batch_setting()
     batch_tokens: int = setting(
         16384,
         "Maximum number of tokens that are predicted together. Further texts wait for the next"
         " batch. A text counts one token per character, up to the length at which it is truncated.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     batch_delay_ms: float = setting(
         5.0,
         "Maximum time in milliseconds for which a request waits for others to share its batch;"
         " a request does not wait if no others are expected.",
-        minimum=0,
-        maximum=10_000,
+        numbers=Numbers(0, 10_000),
     )
-    max_texts: int = setting(256, "Maximum number of texts in a request.", minimum=1)
+    max_texts: int = setting(256, "Maximum number of texts in a request.", numbers=Numbers(1))
     max_body: str = setting(
-        "1MiB", "Maximum size of a request.", check=partial(size_in_bytes, "max_body")
+        "1MiB", "Maximum size of a request.", check=partial(fields.size_in_bytes, "max_body")
     )
     max_queue: int = setting(
         1024,
         "Maximum number of texts that wait for the model. A request that exceeds it is refused with"
         " status 503.",
-        minimum=1,
+        numbers=Numbers(1),
     )
     timeout_seconds: float = setting(
         30.0,
         "Maximum time in seconds for a connection to wait for a request, and the same again for"
         " its body and for its answer.",
-        minimum=0,
-        maximum=86_400,
-        exclusive=True,
+        numbers=Numbers(0, 86_400, exclusive=True),
     )
-    memory_limit: str | None = memory_limit_setting()
+    memory_limit: str | None = fields.memory_limit_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -662,5 +623,5 @@ class CompareConfig(Options):
         None,
         "Number of examples over which the training loss is averaged. [default: a twentieth of the"
         " longest run, but at least the largest target batch]",
-        minimum=1,
+        numbers=Numbers(1),
     )

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError
 from bertaccum.system.sizes import parse_size
@@ -25,19 +25,44 @@ _MIN_SIZE = 2**20  # bytes
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+class Numbers(NamedTuple):
+    """The valid numbers of an option."""
+
+    low: float
+    high: float | None = None
+    exclusive: bool = False  # Whether the bounds themselves are invalid.
+    real: bool = False  # Whether a number need not be whole although the default is None.
+    # Whether a positive number with a decimal point is also valid and counts epochs.
+    fraction: bool = False
+
+    def __str__(self) -> str:
+        """Return the range, such as `1<=x<=9`; empty if it depends on the unit."""
+        sign = "<" if self.exclusive else "<="
+        if self.fraction:
+            return ""
+        if self.high is None:
+            return f"x{sign.replace('<', '>')}{self.low}"
+        return f"{self.low}{sign}x{sign}{self.high}"
+
+    def problem(self, value: float) -> str | None:
+        """Return why a number is out of range, or None if it is not."""
+        low, high = self.low, self.high
+        if value < low or (self.exclusive and value == low):
+            return f"is not above {low}" if self.exclusive else f"is below {low}"
+        if high is not None and (value > high or (self.exclusive and value == high)):
+            return f"is not below {high}" if self.exclusive else f"is above {high}"
+        return None
+
+
 def setting(
     default: Any,
     help: str,
     *,
     group: str | None = None,
     choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
-    exclusive: bool = False,
+    numbers: Numbers | None = None,
     free: bool = False,
     switch: bool = False,
-    fraction: bool = False,
-    real: bool = False,
     path: bool = False,
     check: Callable[[Any], Any] | None = None,
 ) -> Any:
@@ -46,11 +71,9 @@ def setting(
     Args:
       help: The help text for the command line. It names other options in backticks.
       group: The section of the command's help that lists the option, one of `GROUPS`.
-      exclusive: Whether the bounds themselves are invalid.
+      numbers: The valid numbers, for an option whose value is a number or `auto`.
       free: Whether a resumed run may change the value, because the updates do not depend on it.
       switch: Whether the option is True, False or None, which leaves the choice to the program.
-      fraction: Whether a positive number with a decimal point is also valid and counts epochs.
-      real: Whether a number need not be whole although the default is None.
       path: Whether the value is the path of a file or folder, which shells can complete.
       check: Called with each value that is not None; raises ConfigError if the value is invalid.
     """
@@ -103,32 +126,23 @@ def field_names(config: type) -> set[str]:
 
 def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     """Return a description of what is wrong with a value, or None if the value is valid."""
-    default, bounds = field.default, field.metadata
-    numeric = bounds["minimum"] is not None
-    if bounds["choices"] and value not in bounds["choices"]:
-        return f"is not one of {', '.join(bounds['choices'])}"
-    if numeric and value == AUTO == default:
+    default, known = field.default, field.metadata
+    numbers: Numbers | None = known["numbers"]
+    if known["choices"] and value not in known["choices"]:
+        return f"is not one of {', '.join(known['choices'])}"
+    if numbers and value == AUTO == default:
         return None
-    if isinstance(default, bool) or bounds["switch"]:
+    if isinstance(default, bool) or known["switch"]:
         return None if isinstance(value, bool) else "is not on or off"
-    if not numeric:
+    if numbers is None:
         return None if isinstance(value, str) else "is not text"
-    if bounds["fraction"] and isinstance(value, float):
+    if numbers.fraction and isinstance(value, float):
         return None if 0 < value <= MAX_EPOCHS else "is not a finite number of epochs above 0"
-    number = int | float if isinstance(default, float) or bounds["real"] else int
+    number = int | float if isinstance(default, float) or numbers.real else int
     # math.isfinite raises for integers too large for a float.
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
         return "is not a finite number" if number is not int else "is not a whole number"
-    return _out_of_range(value, bounds)
-
-
-def _out_of_range(value: float, bounds: Any) -> str | None:
-    low, high, open_ends = bounds["minimum"], bounds["maximum"], bounds["exclusive"]
-    if value < low or (open_ends and value == low):
-        return f"is not above {low}" if open_ends else f"is below {low}"
-    if high is not None and (value > high or (open_ends and value == high)):
-        return f"is not below {high}" if open_ends else f"is above {high}"
-    return None
+    return numbers.problem(value)
 
 
 def size_in_bytes(option: str, value: str | None) -> int | None:
@@ -152,10 +166,8 @@ def save_interval(text: str) -> tuple[int | None, float | None]:
     """Return `save_every` as (updates, None) or (None, seconds)."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh]?)", text.strip())
     if match is None:
-        raise ConfigError(
-            f"`save_every` {text} is neither a number of updates nor a time",
-            "write it as 200, 90s, 10m or 2h",
-        )
+        what = f"`save_every` {text} is neither a number of updates nor a time"
+        raise ConfigError(what, "write it as 200, 90s, 10m or 2h")
     number, unit = int(match[1]), match[2]
     return (None, number * _UNIT_SECONDS[unit]) if unit else (number, None)
 
@@ -164,9 +176,8 @@ def timeout_seconds(text: str) -> float:
     """Return `collective_timeout` in seconds."""
     match = re.fullmatch(r"0*([1-9]\d{0,8})\s*([smh])", text.strip())
     if match is None:
-        raise ConfigError(
-            f"`collective_timeout` {text} is not a time", "write it as 90s, 10m or 2h"
-        )
+        what = f"`collective_timeout` {text} is not a time"
+        raise ConfigError(what, "write it as 90s, 10m or 2h")
     return int(match[1]) * _UNIT_SECONDS[match[2]]
 
 
@@ -194,10 +205,8 @@ def delimiter_character(value: str | None) -> str | None:
         return None
     character = (DELIMITERS | {r"\t": "\t"}).get(value, value)
     if len(character) != 1 or character in '"\r\n\0':
-        raise ConfigError(
-            f"`delimiter` {value!r} cannot separate columns",
-            f"use {', '.join(DELIMITERS)}, or any other single character",
-        )
+        what = f"`delimiter` {value!r} cannot separate columns"
+        raise ConfigError(what, f"use {', '.join(DELIMITERS)}, or any other single character")
     return character
 
 
@@ -222,10 +231,8 @@ def column_names(value: str | None) -> tuple[str, ...]:
         return ()
     names = tuple(name.strip() for name in value.split(","))
     if not all(names):
-        raise ConfigError(
-            f"`label_columns` {value!r} contains an empty name",
-            "separate names or numbers of columns by commas, as in joy,anger",
-        )
+        what = f"`label_columns` {value!r} contains an empty name"
+        raise ConfigError(what, "separate names or numbers of columns by commas, as in joy,anger")
     return names
 
 
@@ -244,9 +251,8 @@ def host_names(value: str | None) -> tuple[str, ...]:
 def check_label_separator(value: str) -> None:
     """Raise ConfigError if a label separator is empty or contains a line break."""
     if not value or set(value) & set("\r\n\0"):
-        raise ConfigError(
-            f"`label_separator` {value!r} cannot separate labels", "use a character such as ,"
-        )
+        what = f"`label_separator` {value!r} cannot separate labels"
+        raise ConfigError(what, "use a character such as ,")
 
 
 def check_encoding(value: str) -> None:
@@ -255,10 +261,8 @@ def check_encoding(value: str) -> None:
         codecs.getincrementaldecoder(value)
         "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
-        raise ConfigError(
-            f"`encoding` {value} is not a known encoding",
-            "use an encoding such as utf-16 or latin-1",
-        ) from None
+        what = f"`encoding` {value} is not a known encoding"
+        raise ConfigError(what, "use an encoding such as utf-16 or latin-1") from None
 
 
 def named_options(config: Any) -> dict[str, Any]:

@@ -6,17 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from bertaccum.errors import ConfigError
+from bertaccum.options import fields
 from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
-from bertaccum.options.fields import (
-    LABEL_SEPARATOR,
-    TEST_COLUMNS,
-    Options,
-    delimiter_setting,
-    encoding_setting,
-    label_columns_setting,
-    label_separator_setting,
-    setting,
-)
+from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Numbers, Options, setting
 from bertaccum.options.task_names import MULTI_LABEL, TASKS
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
@@ -28,15 +20,10 @@ split_option = partial(setting, group=SPLIT)
 # The sources of `prepare` that some of its options belong to.
 _SOURCES_OF_OPTIONS = {
     "archive": ("yelp",),
-    "train_file": ("csv",),
-    "test_file": ("csv",),
-    "delimiter": ("csv",),
-    "encoding": ("csv",),
+    **dict.fromkeys(("train_file", "test_file", "delimiter", "encoding"), ("csv",)),
     "dataset": ("glue", "tfds"),
-    "folder": ("glue",),
-    "language": ("glue",),
-    "task": ("csv", "tfds"),
-    "label_columns": ("csv", "tfds"),
+    **dict.fromkeys(("folder", "language"), ("glue",)),
+    **dict.fromkeys(("task", "label_columns"), ("csv", "tfds")),
     "label_separator": ("csv",),
     "labels_as_written": ("csv", "tfds"),
     "weight_column": ("csv",),
@@ -104,8 +91,8 @@ class PrepareConfig(Options):
         "label",
         "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
     )
-    label_columns: str | None = label_columns_setting(group=TABLES)
-    label_separator: str = label_separator_setting(group=TABLES)
+    label_columns: str | None = fields.label_columns_setting(group=TABLES)
+    label_separator: str = fields.label_separator_setting(group=TABLES)
     labels_as_written: bool = table_option(
         False,
         "Use each label as written, even if labels differ only in case, in Unicode form, in"
@@ -127,24 +114,20 @@ class PrepareConfig(Options):
     test_label_column: str | None = table_option(
         None, "Name or 1-based number of the label column of `test_file`. [default: `label_column`]"
     )
-    delimiter: str | None = delimiter_setting(group=TABLES)
-    encoding: str | None = encoding_setting(group=TABLES)
+    delimiter: str | None = fields.delimiter_setting(group=TABLES)
+    encoding: str | None = fields.encoding_setting(group=TABLES)
     dev_fraction: float | None = split_option(
         None,
         "Fraction of the training rows held out as dev.tsv; each class contributes in proportion"
         " to its size. [default: 0.01; if that gives fewer than 500 rows, 500 rows or a tenth of"
         " the rows, whichever is smaller, except for `source` yelp]",
-        minimum=0,
-        maximum=1,
-        exclusive=True,
-        real=True,
+        numbers=Numbers(0, 1, exclusive=True, real=True),
     )
     test_fraction: float = split_option(
         0.0,
         "Fraction of the training rows held out as test.tsv if there is no `test_file`; with 0, no"
         " rows are held out.",
-        minimum=0,
-        maximum=0.99,
+        numbers=Numbers(0, 0.99),
     )
     drop_duplicates: bool | None = split_option(
         None,
@@ -154,7 +137,7 @@ class PrepareConfig(Options):
         switch=True,
     )
     seed: int = split_option(
-        0, "Seed of the split and of the generated reviews.", minimum=0, maximum=MAX_SEED
+        0, "Seed of the split and of the generated reviews.", numbers=Numbers(0, MAX_SEED)
     )
     out: str | None = output_option(
         None,
@@ -185,31 +168,25 @@ class PrepareConfig(Options):
         """Check the options that only some sources have."""
         for name, sources in _SOURCES_OF_OPTIONS.items():
             if self.source not in sources and getattr(self, name) != getattr(PrepareConfig, name):
-                raise ConfigError(
-                    f"`{name}` cannot be used with `source` {self.source}",
-                    f"set `source` to {' or '.join(sources)}, or omit `{name}`",
-                )
+                what = f"`{name}` cannot be used with `source` {self.source}"
+                raise ConfigError(what, f"set `source` to {' or '.join(sources)}, or omit `{name}`")
         for name in TEST_COLUMNS:
             if getattr(self, name) is not None and self.test_file is None:
                 raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")
         if self.source in ("glue", "tfds") and self.dataset is None:
-            raise ConfigError(
-                f"`source` {self.source} needs `dataset`", "pass the name of the data set"
-            )
+            what = f"`source` {self.source} needs `dataset`"
+            raise ConfigError(what, "pass the name of the data set")
         if self.source == "glue" and self.folder is None:
             raise ConfigError("`source` glue needs `folder`", "pass the folder of the data set")
 
     def _check_task(self) -> None:
         if self.label_columns and self.task not in (None, MULTI_LABEL):
-            raise ConfigError(
-                f"`label_columns` and `task` {self.task} contradict each other",
-                "omit one of the two",
-            )
+            what = f"`label_columns` and `task` {self.task} contradict each other"
+            raise ConfigError(what, "omit one of the two")
         several = self.label_columns or self.task == MULTI_LABEL
         if self.label_separator != LABEL_SEPARATOR and not several:
-            raise ConfigError(
-                "`label_separator` applies only to `task` multi-label", "omit one of the two"
-            )
+            what = "`label_separator` applies only to `task` multi-label"
+            raise ConfigError(what, "omit one of the two")
 
     def _check_test_fraction(self) -> None:
         given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"

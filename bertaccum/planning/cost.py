@@ -11,7 +11,7 @@ import numpy as np
 from bertaccum.data.window_cuts import Prices
 from bertaccum.errors import RunError
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
-from bertaccum.system.machine_memory import available_bytes
+from bertaccum.system.machine import available_bytes
 from bertaccum.system.sizes import format_size
 
 # Fit the memory of the examples only to peaks that exceed this multiple of the update's own peak.

@@ -35,7 +35,7 @@ from bertaccum.planning.plan import (
 )
 from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
 from bertaccum.planning.search import SearchResult, search, verify_best
-from bertaccum.system.machine_memory import available_bytes
+from bertaccum.system.machine import available_bytes
 from bertaccum.system.progress import Progress
 from bertaccum.system.sizes import format_size
 

@@ -27,8 +27,8 @@ from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.commands import StepConfig, TrainConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
 from bertaccum.planning.plan import Shape
-from bertaccum.system import machine_memory
-from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system import machine
+from bertaccum.system.machine import usable_cores
 from bertaccum.system.progress import Progress, tell
 from bertaccum.version import __version__
 
@@ -70,7 +70,7 @@ class PlanRequest:
         named = size_in_bytes("memory_limit", self.config.memory_limit)
         limit = self.memory_bytes or named
         if limit is None and device_memory.device_name() == "CPU":
-            limit = machine_memory.machine_bytes() // 2
+            limit = machine.machine_bytes() // 2
         if limit is not None:
             device_memory.check_limit(limit)
         return limit

@@ -98,11 +98,9 @@ def advice(record: Record) -> dict[str, Any]:
     noise = noise_facts(record)
     if noise is None:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
-        raise InputError(
-            f"measured its noise scale in {measured:,} updates, which are too few",
-            f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none",
-            path=record.paths.path,
-        )
+        what = f"measured its noise scale in {measured:,} updates, which are too few"
+        remedy = f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none"
+        raise InputError(what, remedy, path=record.paths.path)
     scale = noise["noise_scale"] or noise["lowest"]
     return {
         "run": str(record.paths.path),

@@ -11,15 +11,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from bertaccum.options.metrics import LABELS
+from bertaccum.reporting import figures
 from bertaccum.reporting.curves import Series
-from bertaccum.reporting.figures import (
-    STYLE,
-    LineStyle,
-    as_bytes,
-    draw_loss,
-    draw_scores,
-    label_examples,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +24,8 @@ _COLORS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
 # Width and height of a chart in inches. It is drawn about as wide as a phone shows it (340 pixels),
 # so that its text is not scaled down.
 _INCHES = (4.6, 2.7)
-_PAGE_STYLE = STYLE | {
+_LINE = figures.LineStyle(_ACCENT)
+_PAGE_STYLE = figures.STYLE | {
     "text.color": _INK,
     "axes.edgecolor": _GRID,
     "axes.labelcolor": _INK,
@@ -46,9 +40,7 @@ _PAGE_STYLE = STYLE | {
 def loss_curve(series: Series, span: int) -> Markup:
     """Plot the loss of every update, and the running mean of the loss, against examples seen."""
     label = f"Training loss over {series.total:,} examples, and its mean over {span:,} examples"
-    return _curve(
-        "loss", label, series, lambda axes: draw_loss(axes, series, span, LineStyle(_ACCENT))
-    )
+    return _curve("loss", label, series, lambda axes: figures.draw_loss(axes, series, span, _LINE))
 
 
 def learning_rate_curve(series: Series) -> Markup:
@@ -64,17 +56,14 @@ def learning_rate_curve(series: Series) -> Markup:
 def score_curve(series: Series) -> Markup:
     """Plot the dev metric against examples seen."""
     label = f"{LABELS[series.metric]} on dev.tsv at {len(series.scores):,} evaluations"
-    return _curve(
-        "score", label, series, lambda axes: draw_scores(axes, series, LineStyle(_ACCENT))
-    )
+    return _curve("score", label, series, lambda axes: figures.draw_scores(axes, series, _LINE))
 
 
 def reliability_curve(bins: list[dict[str, float]]) -> Markup:
     """Plot the accuracy of each bin of `scoring.reliability` against its mean confidence."""
     label = f"Accuracy against confidence in {len(bins)} bins"
-    confidences, accuracies, examples = (
-        [row[key] for row in bins] for key in ("confidence", "accuracy", "examples")
-    )
+    names = "confidence", "accuracy", "examples"
+    confidences, accuracies, examples = ([row[name] for row in bins] for name in names)
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle="--")
@@ -91,7 +80,7 @@ def _curve(name: str, label: str, series: Series, draw: Callable[[Axes], None]) 
 
     def draw_labeled(axes: Axes) -> None:
         draw(axes)
-        label_examples(axes)
+        figures.label_examples(axes)
         axes.set_xlim(right=series.total * 1.03)
 
     return _svg(name, label, draw_labeled)
@@ -106,7 +95,7 @@ def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> Markup:
         axes.grid()
         figure.patch.set_visible(False)
         axes.patch.set_visible(False)
-        root = ElementTree.fromstring(as_bytes(figure, "svg"))
+        root = ElementTree.fromstring(figures.as_bytes(figure, "svg"))
     _make_part_of_page(root, name, label)
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)

@@ -1,4 +1,4 @@
-"""Figures, as PNG and SVG, of the curves of runs and of the learning-rate finder.
+"""Figures, as PNG and SVG, of the curves of runs, of the learning-rate finder and of sweeps.
 
 Figures are created without pyplot, which keeps global state.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -20,11 +21,13 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from bertaccum.options.metrics import LABELS
+from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER
 from bertaccum.reporting.curves import Series, smoothed
+from bertaccum.system.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 _OWN_FONT = "DejaVu Sans"
 # This font draws a box with a description for every character.
@@ -62,9 +65,8 @@ class LineStyle:
 
 def coincide(one: Series, other: Series) -> bool:
     """Return whether the curves of two runs look the same in a figure."""
-    return _close(one.seen, other.seen, one.loss, other.loss) and _close(
-        one.evaluated, other.evaluated, one.scores, other.scores
-    )
+    losses = _close(one.seen, other.seen, one.loss, other.loss)
+    return losses and _close(one.evaluated, other.evaluated, one.scores, other.scores)
 
 
 def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarray) -> bool:
@@ -148,14 +150,11 @@ def label_examples(axes: Axes) -> None:
     axes.set_xlabel("examples seen")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_major_locator(MaxNLocator(_max_ticks(axes), integer=True))
-
-
-def _max_ticks(axes: Axes) -> int:
-    """Return how many labels such as 1,000,000 fit side by side below the x-axis."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
-    return max(int(figure.get_figwidth()), 2)
+    # Labels such as 1,000,000 must fit side by side.
+    ticks = MaxNLocator(max(int(figure.get_figwidth()), 2), integer=True)
+    axes.xaxis.set_major_locator(ticks)
 
 
 def colors(count: int) -> list[Any]:
@@ -222,3 +221,48 @@ def _characters(path: str) -> set[str]:
         return set(map(chr, FT2Font(path).get_charmap()))
     except (OSError, RuntimeError):
         return set()
+
+
+# The options on the axes if the grid contains them.
+_AXES = ("learning_rate", "target_batch")
+
+
+def write_heat_map(
+    folder: Path, grid: Mapping[str, Sequence[Any]], result: dict[str, Any]
+) -> list[str]:
+    """Draw the best mean score for each pair of values of two options, over all other options."""
+    varied = sorted(grid, key=lambda name: (name not in _AXES, len(grid[name]) == 1))
+    down, across = (varied * 2)[:2]
+    values = np.full((len(grid[down]), len(grid[across])), np.nan)
+    pick = np.fmin if result["best_by"] in LOWER_IS_BETTER else np.fmax
+    for cell in result["cells"]:
+        if cell["mean"] is not None:
+            place = tuple(list(grid[name]).index(cell["options"][name]) for name in (down, across))
+            values[place] = pick(values[place], cell["mean"])
+    if np.isnan(values).all():
+        return []
+    with matplotlib.rc_context(STYLE):
+        figures = files_of(_drawn(values, down, across, grid, LABELS[result["best_by"]]), "sweep")
+    for name, contents in figures.items():
+        write_bytes(folder / name, contents)
+    return [str(folder / name) for name in figures]
+
+
+def _drawn(
+    values: np.ndarray, down: str, across: str, grid: Mapping[str, Sequence[Any]], metric: str
+) -> Figure:
+    size = (2 + 1.2 * values.shape[1], 2 + 0.7 * values.shape[0])
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(values, aspect="auto", cmap="viridis")
+    axes.set_xticks(range(values.shape[1]), [str(value) for value in grid[across]])
+    axes.set_yticks(range(values.shape[0]), [str(value) for value in grid[down]])
+    axes.set_xlabel(across.replace("_", " "))
+    axes.set_ylabel(down.replace("_", " "))
+    middle = float(np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            color = "white" if value < middle else "black"
+            axes.text(column, row, f"{value:.4f}", ha="center", va="center", color=color)
+    figure.colorbar(image, label=f"dev {metric}, mean over seeds")
+    return figure

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.options.metrics import LABELS, scores, warning
+from bertaccum.options.metrics import LABELS, METRICS, scores, warning
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -17,15 +17,8 @@ from bertaccum.system.atomic import write_text
 
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
-    "accuracy": "accuracy",
-    "micro_f1": "f1",
-    "macro_f1": "f1",
-    "matthews_correlation": "matthews_correlation",
-    "average_precision": "average_precision",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "mse": "mse",
-    "loss": "loss",
+    **{name: name for name in METRICS},
+    **{"micro_f1": "f1", "macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"},
 }
 
 
@@ -36,9 +29,7 @@ def write_card(run: Path) -> None:
         write_text(record.paths.card, model_card(record))
 
 
-def model_card(
-    record: Record, library: str = "tf-keras", language: str | None = None, usage: str | None = None
-) -> str:
+def model_card(record: Record, library: str = "tf-keras", usage: str | None = None) -> str:
     """Return a model card with front matter for the Hugging Face hub.
 
     Args:
@@ -52,7 +43,7 @@ def model_card(
             "model-card.md.j2",
             **run_facts.facts(record, series, default_span([series])),
             task=record.config.task,
-            front_matter=_front_matter(record, evaluated, library, language),
+            front_matter=_front_matter(record, evaluated, library),
             classes=", ".join(run_facts.class_names(record)) or "not recorded",
             evaluations=evaluations,
             warnings=warnings,
@@ -63,13 +54,10 @@ def model_card(
         )
 
 
-def _front_matter(
-    record: Record, evaluated: dict[str, dict[str, Any]], library: str, language: str | None
-) -> str:
+def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library: str) -> str:
     best = record.best or {}
     kinds = [kind for metric, kind in _HUB_METRICS.items() if metric in best and metric != "loss"]
-    known: dict[str, Any] = {"language": language} if language else {}
-    known |= {
+    known: dict[str, Any] = {
         "library_name": library,
         "pipeline_tag": "text-classification",
         "tags": ["bert", "text-classification", "bertaccum"],

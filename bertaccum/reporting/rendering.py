@@ -25,10 +25,6 @@ def as_text(value: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(value.split()))
 
 
-def _as_code(value: str) -> str:
-    return " ".join(value.replace("`", "'").split())
-
-
 def _shown(value: Any) -> Any:
     """Return a value of a template as it is written: a text has no control characters."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
@@ -44,4 +40,5 @@ _ENVIRONMENT = jinja2.Environment(
     keep_trailing_newline=True,
     finalize=_shown,
 )
-_ENVIRONMENT.filters |= {"text": as_text, "code": _as_code}
+_ENVIRONMENT.filters["text"] = as_text
+_ENVIRONMENT.filters["code"] = lambda text: " ".join(text.replace("`", "'").split())

@@ -11,29 +11,15 @@ from typing import Any
 from markupsafe import Markup
 
 from bertaccum.options.metrics import LABELS, MAX_CLASSES, confusions, score_on, scores, warning
-from bertaccum.reporting import run_facts
+from bertaccum.reporting import charts, run_facts
 from bertaccum.reporting.candidates import candidate_cells
-from bertaccum.reporting.charts import (
-    learning_rate_curve,
-    loss_curve,
-    reliability_curve,
-    score_curve,
-)
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import RUNNING, Record, undamaged
-from bertaccum.system.atomic import write_text
 from bertaccum.version import __version__
 
 # If there are very many classes, the page lists this many of them, and as many kinds of mistakes.
 _MAX_ROWS = 100
-
-
-def write_page(
-    record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]], path: Path
-) -> None:
-    """Write the report page of a run to a file."""
-    write_text(path, page(record, evaluation, mistakes))
 
 
 def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
@@ -74,15 +60,10 @@ def _test_score(record: Record, evaluation: dict[str, Any] | None) -> dict[str, 
 def _charts(series: Series, span: int) -> dict[str, Markup]:
     if not len(series.updates):
         return {}
-    charts = {
-        f"Training loss of each update, and its mean over {span:,} examples": loss_curve(
-            series, span
-        ),
-        "Learning rate": learning_rate_curve(series),
-    }
-    if len(series.scores):
-        charts[f"On dev.tsv: {LABELS[series.metric]}"] = score_curve(series)
-    return charts
+    loss = f"Training loss of each update, and its mean over {span:,} examples"
+    rate, score = "Learning rate", f"On dev.tsv: {LABELS[series.metric]}"
+    drawn = {loss: charts.loss_curve(series, span), rate: charts.learning_rate_curve(series)}
+    return drawn | ({score: charts.score_curve(series)} if len(series.scores) else {})
 
 
 def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -98,5 +79,5 @@ def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
         "more_classes": max(len(names) - _MAX_ROWS, 0) if is_wide else 0,
         "confusion": None if is_wide else counts,
         "mistakes": confusions(names, counts)[:_MAX_ROWS] if is_wide and counts else [],
-        "reliability": reliability_curve(bins) if bins else None,
+        "reliability": charts.reliability_curve(bins) if bins else None,
     }

@@ -18,6 +18,9 @@ from bertaccum.runs.record import Record
 from bertaccum.system.files import read_mapping
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
+# Names of the inputs of a run whose digests inputs.json contains.
+INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
+
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
     """Return the options of a run, or those that decide the updates, with short paths."""
@@ -95,9 +98,7 @@ def _plan(record: Record) -> dict[str, str]:
         "target batch": record.config.target_batch,
         "micro-batch": known.get("micro_batch"),
         "accumulation steps": known.get("accumulation_steps"),
-        "replicas": known.get("replicas"),
-        "recompute": known.get("recompute"),
-        "offload": known.get("offload"),
+        **{name: known.get(name) for name in ("replicas", "recompute", "offload")},
         "compiled for": format_shapes(known.get("shapes") or (), known.get("real_share")) or None,
         "device": known.get("device"),
         "memory": _size(known.get("memory_bytes")),
@@ -154,7 +155,7 @@ def _digests(record: Record) -> dict[str, str]:
     inputs = record.inputs
     rows = inputs.get("rows") or {}
     digests = {}
-    for name in ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights"):
+    for name in INPUTS:
         if isinstance(inputs.get(name), str):
             count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
             digests[name] = f"{count}SHA-256 {inputs[name]}"

@@ -64,7 +64,7 @@ class Batcher(Generic[_Text, _Result]):
     Args:
       predict: Returns the result of each text, in order. Only the thread calls it.
       tokens: Returns the number of tokens of a text, or an estimate.
-      heard: Called in the thread with the number of texts of each batch.
+      on_batch: Called in the thread with the number of texts of each batch.
     """
 
     def __init__(
@@ -74,12 +74,8 @@ class Batcher(Generic[_Text, _Result]):
         limits: BatchLimits,
         on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._predict, self._tokens, self._limits, self._on_batch = (
-            predict,
-            tokens,
-            limits,
-            on_batch,
-        )
+        self._predict, self._tokens = predict, tokens
+        self._limits, self._on_batch = limits, on_batch
         self._queue: deque[_Entry[_Text, _Result]] = deque()
         self._changed = threading.Condition()
         self._closing = False

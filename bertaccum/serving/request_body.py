@@ -22,14 +22,13 @@ def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
     """
     values = _parsed(body)
     if not isinstance(values, dict) or values.keys() != {TEXTS}:
-        raise HTTPException(UNPROCESSABLE, f"the body must be an object with the key {TEXTS} only")
+        raise _wrong(f"the body must be an object with the key {TEXTS} only")
     texts = values[TEXTS]
     if not isinstance(texts, list) or not texts:
-        raise HTTPException(UNPROCESSABLE, f"{TEXTS} must be a list with at least one text")
+        raise _wrong(f"{TEXTS} must be a list with at least one text")
     if len(texts) > most:
-        raise HTTPException(
-            TOO_LARGE, f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
-        )
+        what = f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
+        raise HTTPException(TOO_LARGE, what)
     return [_checked(f"{TEXTS}[{number}]", text, pairs) for number, text in enumerate(texts)]
 
 
@@ -49,55 +48,45 @@ def _parsed(body: bytes) -> Any:
 
 def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
     """Return a text, or raise an HTTPException that names the place of the text."""
+    if not pairs and isinstance(text, dict):
+        raise _wrong(f"{where} is an object; the model takes single texts, as strings")
     if not pairs:
-        if isinstance(text, dict):
-            raise HTTPException(
-                UNPROCESSABLE, f"{where} is an object; the model takes single texts, as strings"
-            )
         return _string(where, text), None
     if isinstance(text, str):
-        raise HTTPException(
-            UNPROCESSABLE,
-            f"{where} is a single text; the model takes pairs, as objects with {TEXT} and {PAIR}",
-        )
+        wanted = f"the model takes pairs, as objects with {TEXT} and {PAIR}"
+        raise _wrong(f"{where} is a single text; {wanted}")
     if not isinstance(text, dict) or text.keys() != {TEXT, PAIR}:
-        raise HTTPException(
-            UNPROCESSABLE, f"{where} must be an object with the keys {TEXT} and {PAIR} only"
-        )
+        raise _wrong(f"{where} must be an object with the keys {TEXT} and {PAIR} only")
     return _string(f"{where}.{TEXT}", text[TEXT]), _string(f"{where}.{PAIR}", text[PAIR])
 
 
 def _string(where: str, text: Any) -> str:
     if not isinstance(text, str):
-        raise HTTPException(UNPROCESSABLE, f"{where} must be a string")
+        raise _wrong(f"{where} must be a string")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise HTTPException(
-            UNPROCESSABLE, f"{where} contains half of a surrogate pair, which is not a character"
-        ) from None
+        problem = "contains half of a surrogate pair, which is not a character"
+        raise _wrong(f"{where} {problem}") from None
     return text
+
+
+def _wrong(problem: str) -> HTTPException:
+    return HTTPException(UNPROCESSABLE, problem)
 
 
 def schema(pairs: bool, most: int) -> dict[str, Any]:
     """Return the JSON schema of the bodies that `texts_of` accepts."""
     string = {"type": "string"}
     single = string | {"title": "Text", "examples": ["The food was great."]}
-    pair = {
-        "type": "object",
-        "title": "Pair",
-        "required": [TEXT, PAIR],
-        "additionalProperties": False,
-        "properties": {TEXT: string, PAIR: string},
-        "examples": [{TEXT: "Is it open?", PAIR: "When does it open?"}],
-    }
+    example = {TEXT: "Is it open?", PAIR: "When does it open?"}
+    pair = _object("Pair", {TEXT: string, PAIR: string}) | {"examples": [example]}
     items = pair if pairs else single
     listed = {"type": "array", "minItems": 1, "maxItems": most, "items": items}
-    return {
-        "type": "object",
-        "title": "Texts",
-        "required": [TEXTS],
-        "additionalProperties": False,
-        "properties": {TEXTS: listed},
-        "example": {TEXTS: items["examples"]},
-    }
+    return _object("Texts", {TEXTS: listed}) | {"example": {TEXTS: items["examples"]}}
+
+
+def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with all of these properties and no others."""
+    only = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "title": title, **only, "properties": properties}

@@ -130,18 +130,14 @@ def is_allowed(header: str | None, config: ServeConfig) -> bool:
     if match is None:
         return False
     name, host = (match[1] or match[2]).removesuffix("."), config.host.lower()
-    if name in (_LOCALHOST, host, *host_names(config.allowed_host)) or _is_loopback(name):
-        return True
-    return _is_address(name) and not (host == _LOCALHOST or _is_loopback(host))
+    address, own = _address(name), _address(host)
+    is_local = host == _LOCALHOST or (own is not None and own.is_loopback)
+    is_known = name in (_LOCALHOST, host, *host_names(config.allowed_host))
+    return is_known or (address is not None and (address.is_loopback or not is_local))
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(name: str) -> bool:
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+        return None

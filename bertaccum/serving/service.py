@@ -30,6 +30,7 @@ from bertaccum.version import __version__
 
 _BUSY, _TOO_SLOW = 503, 504
 _RETRY_SECONDS = 1
+TextBatcher = Batcher[TextAndPair, Prediction]
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -71,7 +72,7 @@ class Classifier(Protocol):
 
 def make_service(
     classifier: Classifier,
-    batcher: Batcher[TextAndPair, Prediction],
+    batcher: TextBatcher,
     config: ServeConfig,
     metrics: ServiceMetrics,
     note: Note,
@@ -91,7 +92,16 @@ def make_service(
 
     @app.get("/healthz", summary="The run that is served")
     async def healthz() -> Health:
-        return _health(classifier)
+        labels = classifier.labels
+        return Health(
+            status="ok",
+            run=classifier.run,
+            update=classifier.update,
+            task=labels.task,
+            pairs=labels.pairs,
+            labels=labels.names,
+            version=__version__,
+        )
 
     @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def show_metrics() -> Response:
@@ -108,21 +118,7 @@ def make_service(
     return RequestGate(app, config, max_bytes, metrics, note)
 
 
-def _health(classifier: Classifier) -> Health:
-    return Health(
-        status="ok",
-        run=classifier.run,
-        update=classifier.update,
-        task=classifier.labels.task,
-        pairs=classifier.labels.pairs,
-        labels=classifier.labels.names,
-        version=__version__,
-    )
-
-
-def _add_prediction(
-    app: FastAPI, pairs: bool, batcher: Batcher[TextAndPair, Prediction], config: ServeConfig
-) -> None:
+def _add_prediction(app: FastAPI, pairs: bool, batcher: TextBatcher, config: ServeConfig) -> None:
     most = config.max_texts
     body = {"required": True, "content": {"application/json": {"schema": schema(pairs, most)}}}
     reasons = {

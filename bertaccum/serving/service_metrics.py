@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
+import prometheus_client
 
 _BATCH_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_REQUEST_SECONDS = "Time from the first byte of a request to the last byte of the answer."
 
 
 class ServiceMetrics:
     """The metrics of one service. They include those of the process, such as its memory."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "bertaccum_requests", "Requests.", ["path", "status"], registry=registry
+        self._registry = registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        counter = partial(prometheus_client.Counter, registry=registry)
+        histogram = partial(prometheus_client.Histogram, registry=registry)
+        gauge = partial(prometheus_client.Gauge, registry=registry)
+        self._requests = counter("bertaccum_requests", "Requests.", ["path", "status"])
+        self._seconds = histogram(
+            "bertaccum_request_seconds", _REQUEST_SECONDS, ["path"], buckets=_SECONDS
         )
-        self._seconds = Histogram(
-            "bertaccum_request_seconds",
-            "Time from the first byte of a request to the last byte of the answer.",
-            ["path"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._texts = Counter(
-            "bertaccum_texts", "Texts that the model processed.", registry=registry
-        )
-        self._batches = Histogram(
-            "bertaccum_batch_texts", "Texts per batch.", buckets=_BATCH_TEXTS, registry=registry
-        )
-        self._batch_count = Counter(
-            "bertaccum_batches", "Batches that the model processed.", registry=registry
-        )
-        self._queued = Gauge(
-            "bertaccum_queued_texts", "Texts that wait for the model.", registry=registry
-        )
+        self._texts = counter("bertaccum_texts", "Texts that the model processed.")
+        self._batches = histogram("bertaccum_batch_texts", "Texts per batch.", buckets=_BATCH_TEXTS)
+        self._batch_count = counter("bertaccum_batches", "Batches that the model processed.")
+        self._queued = gauge("bertaccum_queued_texts", "Texts that wait for the model.")
 
     def watch_queue(self, queued: Callable[[], int]) -> None:
         """Report the result of `queued` as the number of texts that wait for the model."""
@@ -63,4 +47,4 @@ class ServiceMetrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return prometheus_client.generate_latest(self._registry)

@@ -149,11 +149,8 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
         with making as temporary:
             yield temporary
     except OSError as error:
-        raise RunError(
-            f"cannot be written ({reason(error)})",
-            "check the permissions and the free space",
-            path=folder,
-        ) from error
+        what = f"cannot be written ({reason(error)})"
+        raise RunError(what, "check the permissions and the free space", path=folder) from error
 
 
 def _replace(temporary: Path, folder: Path, marker: str, replaced: Iterable[str]) -> None:

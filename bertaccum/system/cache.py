@@ -93,10 +93,8 @@ def _replace_cache(error: OSError, progress: Progress) -> None:
     why = "" if folder == _NOWHERE else f" ({reason(error)})"
     if (folder, ()) not in _told:
         _told.add((folder, ()))
-        line = (
-            f"{where}{why}, so nothing new is cached; set BERTACCUM_CACHE to a folder for the cache"
-        )
-        tell(progress, line)
+        remedy = "set BERTACCUM_CACHE to a folder for the cache"
+        tell(progress, f"{where}{why}, so nothing new is cached; {remedy}")
     with contextlib.ExitStack() as stack:
         path = Path(tempfile.gettempdir(), "bertaccum-cache")
         os.environ[_TEMPORARY] = str(stack.enter_context(scratch_folder(path)))
@@ -123,17 +121,12 @@ def seal(written: Path, folder: Path) -> None:
     Args:
       folder: Its final path. A damaged folder with this path is removed.
     """
-    record_digests(written, folder.name)
+    write_text(written / DIGESTS, json_text(_digests(written, folder.name)))
     if folder.exists() and not is_intact(folder):
         away = beside(folder)
         with contextlib.suppress(FileNotFoundError):
             folder.rename(away)
         remove(away)
-
-
-def record_digests(folder: Path, name: str) -> None:
-    """Record the digests of the files in a folder that has this name in the cache."""
-    write_text(folder / DIGESTS, json_text(_digests(folder, name)))
 
 
 def is_intact(folder: Path) -> bool:

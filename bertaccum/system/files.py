@@ -25,9 +25,8 @@ def check_writable(path: Path, option: str) -> None:
     special = path.absolute().parent == Path("/dev")
     special |= os.path.lexists(path) and not path.is_file()
     if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ConfigError(
-            f"{option} {path} cannot be written", "choose a file in an existing, writable folder"
-        )
+        what = f"{option} {path} cannot be written"
+        raise ConfigError(what, "choose a file in an existing, writable folder")
 
 
 @contextmanager
@@ -50,9 +49,8 @@ def refuse_special(path: Path) -> None:
     A device such as /dev/zero has no end.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(
-            "is a pipe or device, but must be a file", "save it to a file first", path=path
-        )
+        what = "is a pipe or device, but must be a file"
+        raise InputError(what, "save it to a file first", path=path)
 
 
 def read_text(path: Path, max_bytes: int = _LARGEST) -> str:
@@ -90,9 +88,8 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a configuration file."""
     values = read_json(path)
     if not isinstance(values, dict):
-        raise InputError(
-            "does not contain a JSON object", "use the file that came with the model", path=path
-        )
+        what = "does not contain a JSON object"
+        raise InputError(what, "use the file that came with the model", path=path)
     return values
 
 
@@ -138,11 +135,8 @@ def check_unpacked(path: Path, size_bytes: int) -> None:
     Weights and texts unpack to about three times their size.
     """
     if size_bytes > 50 * path.stat().st_size + _UNPACKED_BYTES:
-        raise InputError(
-            "unpacks to more than 50 times its size plus 64 MiB",
-            "check what it contains, or unpack it yourself",
-            path=path,
-        )
+        what = "unpacks to more than 50 times its size plus 64 MiB"
+        raise InputError(what, "check what it contains, or unpack it yourself", path=path)
 
 
 def sha256(path: Path) -> str:

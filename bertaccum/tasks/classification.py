@@ -38,11 +38,8 @@ class Classification:
 
     def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
         found = class_format(cells, len(self.labels.values), LabelFormat(**self.labels.format))
-        find, labels = self.labels.finder(), found.labels_in(cells)
-        return {
-            cell: own if len(own) == 1 and not find(cell) else [cell]
-            for cell, own in labels.items()
-        }
+        find, labels = self.labels.finder(), found.labels_in(cells).items()
+        return {cell: own if len(own) == 1 and not find(cell) else [cell] for cell, own in labels}
 
     def encode(
         self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
@@ -76,15 +73,14 @@ class Classification:
         names = self.labels.names
         counts, predicted = np.bincount(labels, minlength=len(names)), np.argmax(logits, axis=1)
         different = np.unique(predicted)
+        # The mean over the classes that occur in the labels or are predicted.
+        macro_f1 = metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
         return {
             "examples": len(labels),
             "accuracy": float(np.mean(predicted == labels)),
             "loss": self._loss(logits, labels),
             "matthews_correlation": _matthews(labels, predicted),
-            # The mean over the classes that occur in the labels or are predicted.
-            "macro_f1": float(
-                metrics.f1_score(labels, predicted, average="macro", zero_division=0.0)
-            ),
+            "macro_f1": float(macro_f1),
             "majority_class": names[counts.argmax()],
             "majority_accuracy": float(counts.max() / len(labels)),
             "only_prediction": names[different[0]] if len(different) == 1 else None,
@@ -98,14 +94,13 @@ class Classification:
         from sklearn import metrics
 
         predicted, numbers = np.argmax(logits, axis=1), list(range(self.labels.outputs))
+        matrix = metrics.confusion_matrix(labels, predicted, labels=numbers)
         return {
             **self.scores(logits, labels),
             "temperature": self.decoding.temperature,
             **self._reliability(logits, labels),
             "classes": class_scores(self.labels.names, labels, predicted),
-            "confusion_matrix": metrics.confusion_matrix(
-                labels, predicted, labels=numbers
-            ).tolist(),
+            "confusion_matrix": matrix.tolist(),
         }
 
     def fit_decoding(
@@ -126,10 +121,8 @@ class Classification:
         """Yield the `label` with the highest probability, and all `probabilities` by name."""
         names = self.labels.names
         for row in self._probabilities(logits):
-            yield {
-                "label": names[np.argmax(row)],
-                "probabilities": dict(zip(names, row.tolist(), strict=True)),
-            }
+            probabilities = dict(zip(names, row.tolist(), strict=True))
+            yield {"label": names[np.argmax(row)], "probabilities": probabilities}
 
     def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
         """Return the misclassified examples whose labels have the lowest probabilities."""
@@ -175,9 +168,8 @@ class Classification:
 
     def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return `reliability` of the predicted classes."""
-        return reliability(
-            self._probabilities(logits).max(axis=1), np.argmax(logits, axis=1) == labels
-        )
+        confidences = self._probabilities(logits).max(axis=1)
+        return reliability(confidences, np.argmax(logits, axis=1) == labels)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the probabilities [examples, classes] float32."""

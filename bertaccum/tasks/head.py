@@ -39,12 +39,11 @@ def build_classifier(
     Returns:
       A model that maps the result of `encoder_inputs` to logits [batch, outputs].
     """
-    initializer = initializer or partial(random_initializer, config)
-    head = Head(config, outputs, dropout, pool, initializer())
+    initialize = initializer or partial(random_initializer, config)
+    head = Head(config, outputs, dropout, pool, initialize)
     # The head has the dropout, because that of BertClassifier does not use our masks.
-    return without_autograph(models.BertClassifier)(
-        encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head
-    )
+    build = without_autograph(models.BertClassifier)
+    return build(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
 
 
 class Head(tf_keras.layers.Layer):
@@ -61,13 +60,13 @@ class Head(tf_keras.layers.Layer):
         outputs: int,
         dropout: float,
         pool: str | None,
-        initializer: tf_keras.initializers.Initializer,
+        initialize: Initializer,
     ) -> None:
         super().__init__(name=HEAD_LAYER)
         self.pool = pool
         self.dropout = head_dropout(config, dropout)
         self.out_proj = tf_keras.layers.Dense(
-            outputs, kernel_initializer=initializer, name="logits"
+            outputs, kernel_initializer=initialize(), name="logits"
         )
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
@@ -82,10 +81,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
       head: Whether to load the head as well as the encoder and its pooler.
     """
     encoder, *heads = _named_layers(model).items()
-    parts = [
-        {encoder[0]: tf.train.Checkpoint(**{n: layer})}
-        for n, layer in _named_layers(encoder[1]).items()
-    ]
+    layers = _named_layers(encoder[1])
+    parts = [{encoder[0]: tf.train.Checkpoint(**{n: layer})} for n, layer in layers.items()]
     parts += [dict([named]) for named in heads] if head else []
     try:
         # Reading all at once would need twice the memory of the model.
@@ -95,9 +92,8 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
     except tf.errors.ResourceExhaustedError:
         raise
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
-        raise InputError(
-            f"cannot be loaded ({reason(error)})", "train the model again", path=path
-        ) from None
+        what = f"cannot be loaded ({reason(error)})"
+        raise InputError(what, "train the model again", path=path) from None
     for weight in model.weights:
         check_finite(weight, checkpoint_name(weight.name).removesuffix(":0"), path)
 

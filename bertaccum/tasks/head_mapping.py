@@ -54,9 +54,8 @@ def _folded(name: str) -> str:
 
 def _differ(theirs: str, labels: Labels) -> ConfigError:
     ours = f"{labels.task} {_listed(labels.names)}".strip()
-    return ConfigError(
-        f"the head of `init_checkpoint` has {theirs.strip()}, but the data are {ours}", _HINT
-    )
+    what = f"the head of `init_checkpoint` has {theirs.strip()}, but the data are {ours}"
+    return ConfigError(what, _HINT)
 
 
 def _listed(names: list[str]) -> str:

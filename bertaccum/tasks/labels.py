@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, TASKS
-from data_prep.tables.spellings import class_finder, flags_remedy
+from data_prep.tables.spellings import Finder, class_finder, flags_remedy
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Separates the labels of an example in the TSVs that `bertaccum prepare` writes.
 SEPARATOR = "|"
+# Returns the labels in each of the different cells of a label column.
+Parts = Callable[[Collection[str]], Mapping[str, Sequence[str]]]
 _FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int}
 
 
@@ -58,7 +60,7 @@ class Labels:
         """The number of outputs of the head: one for each class, or one for a regression."""
         return len(self.values) or 1
 
-    def finder(self) -> Callable[[str], str | None]:
+    def finder(self) -> Finder:
         """Return a function that finds the name or the number of the class that a label spells."""
         by_name, by_number = class_finder(self.names), class_finder(self.values)
         return lambda label: by_name(label) or by_number(label)
@@ -73,26 +75,18 @@ class Labels:
 def label_column(tsv: Path, table: pd.DataFrame) -> pd.Series[str]:
     """Return the label of each row of a table."""
     if "label" not in table:
-        raise InputError(
-            "has no labels",
-            "run `bertaccum predict` on it, or choose a `split` or `file` that has labels",
-            path=tsv,
-        )
+        remedy = "run `bertaccum predict` on it, or choose a `split` or `file` that has labels"
+        raise InputError("has no labels", remedy, path=tsv)
     return table["label"]
 
 
 def class_numbers(
-    tsv: Path,
-    table: pd.DataFrame,
-    labels: Labels,
-    parts: Callable[[Collection[str]], Mapping[str, Sequence[str]]],
-    by_name: bool,
+    tsv: Path, table: pd.DataFrame, labels: Labels, parts: Parts, by_name: bool
 ) -> list[list[int]]:
     """Return the class numbers of each row.
 
     Args:
       labels: Classes. Another spelling of a class is the same class, as in `spellings.merged`.
-      parts: Returns the labels in each of the different cells of the label column.
       by_name: Whether these are names of classes.
     """
     known = labels.names if by_name else labels.values

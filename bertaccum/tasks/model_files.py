@@ -61,11 +61,8 @@ class ModelFiles:
         encoder = read_bert_config(folder / "bert_config.json")
         vocabulary = read_tokenizer(folder / WORDS)
         if len(vocabulary) != encoder.vocab_size:
-            raise InputError(
-                f"its {WORDS} has {len(vocabulary)} entries, expected {encoder.vocab_size}",
-                "train the model again",
-                path=folder,
-            )
+            what = f"its {WORDS} has {len(vocabulary)} entries, expected {encoder.vocab_size}"
+            raise InputError(what, "train the model again", path=folder)
         return ModelFiles(encoder, vocabulary, labels, decoding)
 
 

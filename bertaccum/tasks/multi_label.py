@@ -122,10 +122,8 @@ class MultiLabel:
         names = self.labels.names
         rows = zip(self._predicted(logits), self._probabilities(logits), strict=True)
         for predicted, row in rows:
-            yield {
-                "labels": self._names(predicted),
-                "probabilities": dict(zip(names, row.tolist(), strict=True)),
-            }
+            probabilities = dict(zip(names, row.tolist(), strict=True))
+            yield {"labels": self._names(predicted), "probabilities": probabilities}
 
     def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
         """Return the examples with a wrong label whose labels have the lowest probability."""
@@ -181,9 +179,8 @@ class MultiLabel:
 
     def _with(self, temperature: float) -> MultiLabel:
         """Return this task with another temperature."""
-        return dataclasses.replace(
-            self, decoding=dataclasses.replace(self.decoding, temperature=temperature)
-        )
+        decoding = dataclasses.replace(self.decoding, temperature=temperature)
+        return dataclasses.replace(self, decoding=decoding)
 
     def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
         return mean_of(self.losses(logits / np.float32(self.decoding.temperature), labels))

@@ -37,11 +37,8 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
             unknown = f"the task {prepared!r} is unknown"
             raise InputError(unknown, "prepare the data again", path=folder / MANIFEST)
         if task not in (None, prepared):
-            raise ConfigError(
-                f"the data were prepared with `task` {prepared}, not {task}",
-                "omit `task`, or prepare the data again",
-                path=folder,
-            )
+            what = f"the data were prepared with `task` {prepared}, not {task}"
+            raise ConfigError(what, "omit `task`, or prepare the data again", path=folder)
         task = prepared
     kind = task or CLASSIFICATION
     if manifest is not None and kind != REGRESSION:
@@ -72,7 +69,6 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
     values = in_order(set(classes.values()))
     if len(values) < 2:
         only = f"only one class ({values[0]})" if values else "no class"
-        raise InputError(
-            f"has {only}, but a classifier needs at least two", "check the label column", path=train
-        )
+        what = f"has {only}, but a classifier needs at least two"
+        raise InputError(what, "check the label column", path=train)
     return Labels(values, values, PAIR in table, kind, format=label_format.record())

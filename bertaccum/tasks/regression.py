@@ -126,9 +126,8 @@ def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
     values = np.array(scores_in(tsv, table))
     mean, std = float(values.mean()), float(values.std())
     if not std > 0:
-        raise InputError(
-            f"every row has the label {values[0]:g}", "check the label column", path=tsv
-        )
+        what = f"every row has the label {values[0]:g}"
+        raise InputError(what, "check the label column", path=tsv)
     return Labels([], [], pairs, REGRESSION, mean, std)
 
 
@@ -141,12 +140,9 @@ def scores_in(tsv: Path, table: pd.DataFrame) -> list[float]:
         number = finite_number(label)
         if number is None:
             remedy = number_remedy(label)
-            raise InputError(
-                f"label {label!r} is not a finite number",
-                f"correct it: {remedy}" if remedy else "correct it or delete the row",
-                path=tsv,
-                row=int(row),
-            )
+            what = f"label {label!r} is not a finite number"
+            remedy = f"correct it: {remedy}" if remedy else "correct it or delete the row"
+            raise InputError(what, remedy, path=tsv, row=int(row))
         scores.append(number)
     return scores
 

@@ -22,7 +22,7 @@ from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LOWER_IS_BETTER
-from bertaccum.reporting.sweep_figure import write_heat_map
+from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
 from bertaccum.system.progress import Progress

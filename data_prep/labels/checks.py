@@ -79,24 +79,19 @@ def check_labels(
         numbers and some but not all are NaN or infinite, as the result of a division by 0 is.
     """
     if other := next((c for c in rows if form.flags and form.lists and not list_in(c)), None):
-        raise InputError(
-            f"the label {other[:80]!r} is not a list of {form.flags} numbers, unlike other labels",
-            f"{flags_remedy(form.flags)}, or delete the row",
-            path=where,
-            row=rows[other],
+        what = (
+            f"the label {other[:80]!r} is not a list of {form.flags} numbers, unlike other labels"
         )
+        remedy = f"{flags_remedy(form.flags)}, or delete the row"
+        raise InputError(what, remedy, path=where, row=rows[other])
     own = {label: row for cell, row in rows.items() for label in labels[cell]}
     try:
         infinite = [label for label in own if not math.isfinite(float(label))]
     except ValueError:  # A label is a name. Some languages have the code nan or inf.
         return
     if 0 < len(infinite) < len(own):
-        raise InputError(
-            f"the label {infinite[0]!r} is not a finite number, unlike other labels",
-            "correct it or delete the row",
-            path=where,
-            row=own[infinite[0]],
-        )
+        what = f"the label {infinite[0]!r} is not a finite number, unlike other labels"
+        raise InputError(what, "correct it or delete the row", path=where, row=own[infinite[0]])
 
 
 def format_notes(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from data_prep.tables.spellings import finite_number, visible
+from data_prep.tables.spellings import Finder, finite_number, visible
 
 _DEFAULT = "|"
 # Separators that a column may have instead of the default.
@@ -83,7 +83,7 @@ def set_format(
     cells: Collection[str],
     separator: str = _DEFAULT,
     classes: int | None = 0,
-    find: Callable[[str], str | None] | None = None,
+    find: Finder | None = None,
     known: LabelFormat = _PLAIN,
 ) -> LabelFormat:
     """Return how a column with any number of labels in each row contains them.
@@ -195,9 +195,7 @@ def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | Non
     return min(sizes) if label_format.lists and classes is not None and are_flags else 0
 
 
-def _separates(
-    separator: str, cells: Collection[str], find: Callable[[str], str | None] | None
-) -> bool:
+def _separates(separator: str, cells: Collection[str], find: Finder | None) -> bool:
     """Return whether most parts of the cells that contain a separator are labels."""
     places = Counter(one for cell in cells for one in set(map(_folded, split(cell, separator))))
     joined = _joined(separator, cells, find or (lambda one: places[_folded(one)] > 1))

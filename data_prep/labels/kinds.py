@@ -12,14 +12,8 @@ from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from data_prep.labels.checks import check_labels, likely_task
 from data_prep.labels.formats import LabelFormat, class_format, set_format
+from data_prep.tables import spellings
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
-from data_prep.tables.spellings import (
-    class_finder,
-    finite_number,
-    flags_remedy,
-    merged,
-    number_remedy,
-)
 
 
 def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
@@ -63,16 +57,17 @@ def _class_names(
 ) -> Collection[str]:
     """Return the names of the classes, given the labels in each cell of the training rows."""
     counts = label_counts(labels, rows)
-    return counts.keys() if as_written else set(merged(counts).values())
+    return counts.keys() if as_written else set(spellings.merged(counts).values())
 
 
-def _unknown(label_format: LabelFormat, label: str, part: Part, row: int) -> InputError:
-    return InputError(
-        f"the label {label!r} does not occur in the training rows",
-        flags_remedy(label_format.flags) or "correct it, or add training rows of that class",
-        path=part.where,
-        row=row,
-    )
+def _number(kind: _Classes | _LabelSets, label: str, part: Part, row: int) -> int:
+    """Return the number of the class that a label spells."""
+    if (name := kind.find(label)) is not None:
+        return kind.numbers[name]
+    what = f"the label {label!r} does not occur in the training rows"
+    remedy = spellings.flags_remedy(kind.format.flags)
+    remedy = remedy or "correct it, or add training rows of that class"
+    raise InputError(what, remedy, path=part.where, row=row)
 
 
 class _Classes:
@@ -87,14 +82,11 @@ class _Classes:
         check_labels(self.format, labels, rows.classes, part.where)
         names = _class_names(labels, rows, as_written)
         if len(names) == 1:
-            raise InputError(
-                f"every row has the label {next(iter(names))!r}",
-                "add rows of at least one other class",
-                path=part.where,
-            )
+            what = f"every row has the label {next(iter(names))!r}"
+            raise InputError(what, "add rows of at least one other class", path=part.where)
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written)
-        self._cells = {label: str(number) for number, label in enumerate(self.labels)}
+        self.find = spellings.class_finder(self.labels, as_written)
+        self.numbers = {label: number for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         """Return the cell to write for a row."""
@@ -104,10 +96,7 @@ class _Classes:
                 "write one class or delete the row; pass `task` multi-label if any number may apply"
             )
             raise InputError(f"has {several}", remedy, path=part.where, row=row)
-        name = self.find(labels[0])
-        if name is None:
-            raise _unknown(self.format, labels[0], part, row)
-        return self._cells[name]
+        return str(_number(self, labels[0], part, row))
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
         """Return why a model cannot be trained on these rows, or None if it can."""
@@ -131,26 +120,20 @@ class _Scores:
         labels = self.format.labels_in(rows.classes)
         cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:
-            raise InputError(
-                f"every row has the score {next(iter(cells))}",
-                "add rows with other scores",
-                path=part.where,
-            )
+            what = f"every row has the score {next(iter(cells))}"
+            raise InputError(what, "add rows with other scores", path=part.where)
 
     def find(self, label: str) -> None:
         return None
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         label = ", ".join(labels)
-        score = finite_number(label)
+        score = spellings.finite_number(label)
         if score is None:
-            raise InputError(
-                f"the label {label[:40]!r} is not a finite number",
-                number_remedy(label)
-                or "write a number such as 3.5, delete the row, or omit `task` regression",
-                path=part.where,
-                row=row,
-            )
+            what = f"the label {label[:40]!r} is not a finite number"
+            usual = "write a number such as 3.5, delete the row, or omit `task` regression"
+            remedy = spellings.number_remedy(label) or usual
+            raise InputError(what, remedy, path=part.where, row=row)
         return repr(score)
 
     def problem(self, cells: Iterable[bytes]) -> str | None:
@@ -158,10 +141,8 @@ class _Scores:
 
     def counts(self, cells: Sequence[bytes], _: Sequence[str]) -> dict[str, Any]:
         scores = np.array([float(cell) for cell in cells])
-        statistics = {
-            name: float(getattr(scores, name)()) for name in ("mean", "std", "min", "max")
-        }
-        return {"rows": len(cells), **statistics}
+        names = ("mean", "std", "min", "max")
+        return {"rows": len(cells)} | {name: float(getattr(scores, name)()) for name in names}
 
 
 class _LabelSets:
@@ -177,22 +158,15 @@ class _LabelSets:
         names = _class_names(labels, rows, as_written)
         if len(names) < 2:
             only = f"only one label ({next(iter(names))!r})" if names else "no row with a label"
-            raise InputError(
-                f"has {only}",
-                "add rows of other labels, or choose another `label_separator`",
-                path=part.where,
-            )
+            remedy = "add rows of other labels, or choose another `label_separator`"
+            raise InputError(f"has {only}", remedy, path=part.where)
         check_labels(self.format, labels, rows.classes, part.where)
         self.labels = list(order) or _sorted(names)
-        self.find = class_finder(self.labels, as_written)
-        self._numbers = {label: number for number, label in enumerate(self.labels)}
+        self.find = spellings.class_finder(self.labels, as_written)
+        self.numbers = {label: number for number, label in enumerate(self.labels)}
 
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
-        names = [self.find(label) for label in labels]
-        for label, name in zip(labels, names, strict=True):
-            if name is None:
-                raise _unknown(self.format, label, part, row)
-        numbers = sorted({self._numbers[name] for name in names if name is not None})
+        numbers = sorted({_number(self, label, part, row) for label in labels})
         return LABEL_SEPARATOR.join(map(str, numbers)) or LABEL_SEPARATOR
 
     def problem(self, cells: Iterable[bytes]) -> str | None:

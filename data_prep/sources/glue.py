@@ -13,15 +13,8 @@ from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
-from data_prep.sources.glue_tables import (
-    COLA,
-    MRPC,
-    TASKS_OF_GLUE,
-    XNLI,
-    GlueTask,
-    glue_rows,
-    plain_name,
-)
+from data_prep.sources import glue_tables
+from data_prep.sources.glue_tables import COLA, MRPC, XNLI, GlueTask, glue_rows
 from data_prep.tables.rows import Part, Row, Source
 from data_prep.tables.text_files import text_lines
 
@@ -66,9 +59,9 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
 
 def _task_of(config: PrepareConfig) -> GlueTask:
     assert config.dataset is not None  # PrepareConfig checks this.
-    task = TASKS_OF_GLUE.get(plain_name(config.dataset))
+    task = glue_tables.TASKS_OF_GLUE.get(glue_tables.plain_name(config.dataset))
     if task is None:
-        names = ", ".join(task.name.lower() for task in TASKS_OF_GLUE.values())
+        names = ", ".join(task.name.lower() for task in glue_tables.TASKS_OF_GLUE.values())
         raise ConfigError(f"`dataset` {config.dataset} is unknown", f"choose one of {names}")
     if task is not XNLI and config.language is not None:
         what = f"`language` cannot be used with `dataset` {task.name}"
@@ -95,7 +88,7 @@ def _parts(config: PrepareConfig, task: GlueTask, note: Note) -> dict[str, Part]
 
 def _own_folder(root: Path, task: GlueTask) -> Path:
     """Return the folder of a data set, which is `root` or a folder in it."""
-    inside = (path for path in sorted(root.iterdir()) if path.is_dir())
+    plain_name, inside = glue_tables.plain_name, filter(Path.is_dir, sorted(root.iterdir()))
     return next((path for path in inside if plain_name(path.name) == plain_name(task.name)), root)
 
 
@@ -104,11 +97,8 @@ def _existing(candidates: list[Path], task: GlueTask) -> Path:
         if path.is_file():
             return path
     site = _XNLI_SITE if task is XNLI else _GLUE_SITE
-    raise InputError(
-        "there is no such file",
-        f"download {task.name} from {site} and pass its folder with `folder`",
-        path=candidates[0],
-    )
+    remedy = f"download {task.name} from {site} and pass its folder with `folder`"
+    raise InputError("there is no such file", remedy, path=candidates[0])
 
 
 def _part(path: Path, task: GlueTask, note: Note, labeled: bool = True) -> Part:
@@ -120,10 +110,8 @@ def _corpus_parts(folder: Path, note: Note) -> dict[str, Part]:
     """Return the rows of the CoLA corpus, of which GLUE's are copies; it has no test set."""
     dev = [_existing([folder / name], COLA) for name in _CORPUS_DEV]
     rows = chain.from_iterable(glue_rows(path, COLA, note) for path in dev)
-    return {
-        "train": _part(folder / _CORPUS_TRAIN, COLA, note),
-        "dev": Part(dev[0], rows, files=dev),
-    }
+    train = _part(folder / _CORPUS_TRAIN, COLA, note)
+    return {"train": train, "dev": Part(dev[0], rows, files=dev)}
 
 
 def _microsoft_parts(folder: Path, note: Note) -> dict[str, Part]:
@@ -169,8 +157,5 @@ def _language_rows(path: Path, language: str) -> Iterator[Row]:
 
     yield from glue_rows(path, XNLI, columns=["language"], keep=is_wanted)
     if language not in languages:
-        raise InputError(
-            f"has no rows in the `language` {language!r}",
-            f"choose one of {', '.join(sorted(languages))}",
-            path=path,
-        )
+        what = f"has no rows in the `language` {language!r}"
+        raise InputError(what, f"choose one of {', '.join(sorted(languages))}", path=path)

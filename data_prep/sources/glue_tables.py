@@ -12,7 +12,7 @@ import yaml
 
 from bertaccum.errors import InputError
 from bertaccum.system.progress import Note, ignore_note
-from data_prep.tables.rows import Row
+from data_prep.tables.rows import Records, Row
 from data_prep.tables.text_files import text_lines
 
 _FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
@@ -80,9 +80,7 @@ def _class(label: str, task: GlueTask, path: Path, row: int) -> str:
     return label
 
 
-def _cells(
-    path: Path, wanted: Sequence[str], header: Sequence[str], note: Note | None
-) -> Iterator[tuple[int, list[str]]]:
+def _cells(path: Path, wanted: Sequence[str], header: Sequence[str], note: Note | None) -> Records:
     """Yield the number of each row and its cells in some columns. Fields are not quoted."""
     # With `note`, rows with a wrong column count or an empty cell are skipped.
     lines = ((row, line.rstrip("\r\n").split("\t")) for row, line in text_lines(path))

@@ -94,7 +94,8 @@ def _review(rng: random.Random, good: bool) -> str:
         sentences.append(sentence)
     if len(sentences) > 1 and rng.random() < 0.3:
         sentences.sort(key=lambda _: rng.random())
-    return _punctuated(rng, sentences)
+    ends = (".", ".", ".", ".", "!", "...")
+    return " ".join(f"{one[0].upper()}{one[1:]}{_pick(rng, ends)}" for one in sentences)
 
 
 def _length(rng: random.Random) -> int:
@@ -133,10 +134,3 @@ def _choices(name: str, aspect: dict[str, Sequence[str]], good: bool) -> Sequenc
     same, other = ("good", "bad") if good else ("bad", "good")
     name = {"noun": "nouns", "same": same, "other": other}.get(name, name)
     return aspect[name] if name in aspect else _words()["fillings"][name]
-
-
-def _punctuated(rng: random.Random, sentences: list[str]) -> str:
-    ends = (".", ".", ".", ".", "!", "...")
-    return " ".join(
-        f"{sentence[0].upper()}{sentence[1:]}{_pick(rng, ends)}" for sentence in sentences
-    )

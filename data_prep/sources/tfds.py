@@ -9,19 +9,10 @@ from bertaccum.errors import BertAccumError, ConfigError, InputError, reason
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system.progress import Note, Progress
+from data_prep.sources import tfds_features
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
 from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
-from data_prep.sources.tfds_features import (
-    CLASS,
-    FLAGS,
-    NUMBER,
-    SEPARATOR,
-    SEVERAL,
-    ChosenFeatures,
-    batches_of,
-    choose,
-    examples_of,
-)
+from data_prep.sources.tfds_features import ChosenFeatures
 from data_prep.tables.rows import Part, Row, Source
 
 # Names of the splits in tensorflow-datasets.
@@ -43,7 +34,7 @@ def tfds_options(config: PrepareConfig) -> dict[str, Any]:
 def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     """Download a data set, unless that has been done, and open it for reading."""
     builder = _builder(config, progress)
-    chosen = choose(builder.info.features, config)
+    chosen = tfds_features.choose(builder.info.features, config)
     _prepare(builder, config, progress)
     splits = _splits(builder, config)
     parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
@@ -52,9 +43,9 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
         train=parts.pop("train"),
         given=parts,
         task=_task(builder, chosen),
-        order=() if chosen.kind == FLAGS else chosen.names,
-        separator=SEPARATOR,
-        joined=chosen.kind in (SEVERAL, FLAGS),
+        order=() if chosen.kind == tfds_features.FLAGS else chosen.names,
+        separator=tfds_features.SEPARATOR,
+        joined=chosen.kind in (tfds_features.SEVERAL, tfds_features.FLAGS),
         facts=_glue_facts(builder, chosen),
     )
 
@@ -66,10 +57,8 @@ def _builder(config: PrepareConfig, progress: Progress) -> Any:
         with patched_tfds(progress):
             return tfds.builder(config.dataset, data_dir=data_folder())
     except tfds.core.registered.DatasetNotFoundError as error:
-        raise ConfigError(
-            f"`dataset` {config.dataset} is unknown to tensorflow-datasets {tfds.__version__}",
-            "choose a name of tensorflow.org/datasets/catalog",
-        ) from error
+        what = f"`dataset` {config.dataset} is unknown to tensorflow-datasets {tfds.__version__}"
+        raise ConfigError(what, "choose a name of tensorflow.org/datasets/catalog") from error
     except Exception as error:  # The builder of a data set may raise anything.
         raise ConfigError(f"`dataset` {config.dataset} cannot be used ({reason(error)})") from error
 
@@ -90,27 +79,22 @@ def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
     """Return the names that tensorflow-datasets gives to our splits."""
     names = list(builder.info.splits)
     if "train" not in names:
-        raise InputError(
-            f"{config.dataset} has no split train, only {', '.join(names)}",
-            "choose another `dataset`",
-        )
+        what = f"{config.dataset} has no split train, only {', '.join(names)}"
+        raise InputError(what, "choose another `dataset`")
     splits = {"train": "train"}
     for ours, theirs in _SPLITS.items():
         if known := [name for name in theirs if name in names]:
             splits[ours] = known[0]
     if config.test_fraction and "test" in splits:
-        raise ConfigError(
-            f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}, which"
-            " already has test rows",
-            "omit `test_fraction`",
-        )
+        given = f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}"
+        raise ConfigError(f"{given}, which already has test rows", "omit `test_fraction`")
     return splits
 
 
 def _task(builder: Any, chosen: ChosenFeatures) -> str | None:
-    if chosen.kind in (SEVERAL, FLAGS):
+    if chosen.kind in (tfds_features.SEVERAL, tfds_features.FLAGS):
         return MULTI_LABEL
-    if chosen.kind != NUMBER:
+    if chosen.kind != tfds_features.NUMBER:
         return CLASSIFICATION
     is_float = builder.info.features[chosen.labels[0]].np_dtype.__name__.startswith("float")
     return REGRESSION if is_float else CLASSIFICATION
@@ -130,8 +114,8 @@ def _glue_facts(builder: Any, chosen: ChosenFeatures) -> dict[str, Any]:
 def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
     where = f"{builder.info.full_name} {split}"
     labeled = not split.startswith("test") or _has_labels(builder, split, chosen)
-    examples = examples_of(builder, split, chosen, labeled)
-    if labeled and chosen.kind == CLASS:
+    examples = tfds_features.examples_of(builder, split, chosen, labeled)
+    if labeled and chosen.kind == tfds_features.CLASS:
         examples = _without_missing(examples, where, note)
     if not labeled and builder.name == "glue":
         examples = _in_order_of_submission(examples, builder, split)
@@ -141,9 +125,9 @@ def _part(builder: Any, split: str, chosen: ChosenFeatures, note: Note) -> Part:
 
 def _has_labels(builder: Any, split: str, chosen: ChosenFeatures) -> bool:
     """Return whether any row of a split has a label other than -1."""
-    if chosen.kind not in (CLASS, NUMBER):
+    if chosen.kind not in (tfds_features.CLASS, tfds_features.NUMBER):
         return True
-    batches = batches_of(builder, split, chosen.labels, ragged=False)
+    batches = tfds_features.batches_of(builder, split, chosen.labels, ragged=False)
     return any((batch[chosen.labels[0]] != int(_UNLABELED)).any() for batch in batches)
 
 
@@ -161,7 +145,7 @@ def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterato
 
 def _in_order_of_submission(examples: Iterator[Row], builder: Any, split: str) -> Iterator[Row]:
     """Yield the rows in the order in which GLUE expects predictions, without the labels."""
-    batches = batches_of(builder, split, ["idx"], ragged=False)
+    batches = tfds_features.batches_of(builder, split, ["idx"], ragged=False)
     indices = [index for batch in batches for index in batch["idx"].tolist()]
     pairs = sorted(zip(indices, examples, strict=True), key=lambda pair: pair[0])
     yield from (row for _, row in pairs)

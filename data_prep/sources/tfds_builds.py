@@ -115,7 +115,6 @@ def explaining_errors(what: str, otherwise: str) -> Iterator[None]:
         message = f"the download from {what} is not the recorded archive ({error})"
         raise InputError(message, f"try again later, or {otherwise}") from error
     except OSError as error:
-        raise RunError(
-            f"tensorflow-datasets could not write its files ({error})",
-            "free disk space, or set TFDS_DATA_DIR to another folder",
-        ) from error
+        message = f"tensorflow-datasets could not write its files ({error})"
+        remedy = "free disk space, or set TFDS_DATA_DIR to another folder"
+        raise RunError(message, remedy) from error

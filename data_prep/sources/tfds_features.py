@@ -75,10 +75,8 @@ def _kind(feature: Any) -> str | None:
 
 def _check(option: str, name: str, fits: bool, config: PrepareConfig, listed: str) -> None:
     if not fits:
-        raise ConfigError(
-            f"`{option}` {name} is not a suitable feature of {config.dataset}",
-            f"choose one of its features: {listed}",
-        )
+        what = f"`{option}` {name} is not a suitable feature of {config.dataset}"
+        raise ConfigError(what, f"choose one of its features: {listed}")
 
 
 def _label(kinds: Mapping[str, str | None], config: PrepareConfig, listed: str) -> str:
@@ -88,10 +86,8 @@ def _label(kinds: Mapping[str, str | None], config: PrepareConfig, listed: str) 
         return name
     candidates = [name for name, kind in kinds.items() if kind in (CLASS, SEVERAL)]
     if len(candidates) != 1:
-        raise ConfigError(
-            f"{config.dataset} has no feature label",
-            f"name the feature of the label with `label_column`: {listed}",
-        )
+        what = f"{config.dataset} has no feature label"
+        raise ConfigError(what, f"name the feature of the label with `label_column`: {listed}")
     return candidates[0]
 
 
@@ -107,10 +103,8 @@ def _texts(texts: list[str], config: PrepareConfig, listed: str) -> tuple[str, .
             return pair
     left = [name for name in texts if name != other]
     if len(left) != 1:
-        raise ConfigError(
-            f"{config.dataset} has {'several texts' if left else 'no text'} and no feature text",
-            f"name the feature of the text with `text_column`: {listed}",
-        )
+        what = f"{config.dataset} has {'several texts' if left else 'no text'} and no feature text"
+        raise ConfigError(what, f"name the feature of the text with `text_column`: {listed}")
     return (left[0],) if other is None else (left[0], other)
 
 

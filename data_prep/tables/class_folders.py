@@ -113,11 +113,9 @@ def _files(class_folder: Node) -> list[Node]:
     folders, files = _children(class_folder)
     if folders:
         unpack = "unpack it and " if isinstance(class_folder, zipfile.Path) else ""
-        raise InputError(
-            f"contains folders inside {class_folder.name}, which should contain only text files",
-            f"{unpack}pass the folder that contains the class folders, such as {class_folder}",
-            path=str(class_folder.parent),
-        )
+        what = f"contains folders inside {class_folder.name}, which should contain only text files"
+        remedy = f"{unpack}pass the folder that contains the class folders, such as {class_folder}"
+        raise InputError(what, remedy, path=str(class_folder.parent))
     return files
 
 
@@ -126,7 +124,6 @@ def _class_files(folder: Node, files: list[Node]) -> list[Node]:
     if not texts:
         tables = ", ".join(path.name for path in files[:_NAMED])
         hint = f"pass a file in it ({tables}), or {_LAYOUT}" if tables else _LAYOUT
-        raise InputError(
-            "is a folder with no class folders and no .txt files", hint, path=str(folder)
-        )
+        what = "is a folder with no class folders and no .txt files"
+        raise InputError(what, hint, path=str(folder))
     return texts

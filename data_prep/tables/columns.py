@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.fields import (
-    DELIMITERS,
-    TEST_COLUMNS,
-    column_names,
-    delimiter_character,
-    field_names,
-)
-from data_prep.tables.header import FASTTEXT_PREFIX
+from bertaccum.options import fields
+from bertaccum.system.progress import Note
+from data_prep.tables.detection import FASTTEXT_PREFIX, USUAL_LABELS, USUAL_TEXTS
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
@@ -70,7 +67,7 @@ class ReadOptions:
     def shown(self, option: str) -> str:
         """Return the option to name in an error about the column that `option` requests."""
         of_test = f"test_{option}"
-        return of_test if self.of_test_file and of_test in TEST_COLUMNS else option
+        return of_test if self.of_test_file and of_test in fields.TEST_COLUMNS else option
 
     @property
     def has_usual_columns(self) -> bool:
@@ -81,10 +78,10 @@ class ReadOptions:
 
 def read_options(config: Any, **others: Any) -> ReadOptions:
     """Return the options of a command for reading its table."""
-    shared = field_names(ReadOptions) & field_names(type(config))
+    shared = fields.field_names(ReadOptions) & fields.field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
-    options["delimiter"] = delimiter_character(options["delimiter"])
-    options["label_columns"] = column_names(options.get("label_columns"))
+    options["delimiter"] = fields.delimiter_character(options["delimiter"])
+    options["label_columns"] = fields.column_names(options.get("label_columns"))
     return ReadOptions(**options)
 
 
@@ -104,6 +101,44 @@ class ColumnIndices(NamedTuple):
         """The positions, each of another column."""
         found = [self.text, self.label, self.pair, self.weight, *(p for _, p in self.flags)]
         return [position for position in found if position is not None]
+
+
+_USUAL_PAIRS = [("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis")]
+
+
+def with_usual_columns(
+    names: Sequence[str], reading: ReadOptions, path: Path, note: Note
+) -> ReadOptions:
+    """Return options that name the columns of a header which lacks `text` or `label`.
+
+    A column is found if no other one has a usual name, or if no other one is left. A note names the
+    columns that are found; if one is not, the options remain as they are.
+    """
+    default = {"text_column": TEXT} | ({} if reading.label_columns else {"label_column": LABEL})
+    missing = [o for o, name in default.items() if getattr(reading, o) == name not in names]
+    if not missing:
+        return reading
+    found: dict[str, Any] = {}
+    for pair in _USUAL_PAIRS:
+        if "text_column" in missing and not reading.text_pair_column and {*pair} <= {*names}:
+            found = dict(zip(("text_column", "text_pair_column"), pair, strict=True))
+    for option, usual in (("text_column", USUAL_TEXTS), ("label_column", USUAL_LABELS)):
+        those = [
+            name
+            for name in names
+            if usual.issuperset(re.findall(r"[^\W\d_]+", name.casefold()) or [""])
+        ]
+        if option in missing and len(those) == 1:
+            found.setdefault(option, those[0])
+    left = [option for option in missing if option not in found]
+    rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
+    if left and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
+        found[left.pop()] = rest.pop()
+    if left:
+        return reading
+    read = ", ".join(f"`{reading.shown(option)}` {name}" for option, name in found.items())
+    note(f"{path}: reading {read}, as the header suggests")
+    return dataclasses.replace(reading, **found)
 
 
 def find_columns(
@@ -128,12 +163,9 @@ def find_columns(
         position = _position(reading.shown(option), column, names, path)
         if position in taken:
             first, other = taken[position]
-            raise ConfigError(
-                f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column} are the"
-                " same column",
-                "choose two different columns",
-                path=path,
-            )
+            both = f"`{reading.shown(first)}` {other} and `{reading.shown(option)}` {column}"
+            what = f"{both} are the same column"
+            raise ConfigError(what, "choose two different columns", path=path)
         taken[position] = option, column
     at = {option: position for position, (option, _) in taken.items()}
     flags = [position for position, (option, _) in taken.items() if option == "label_columns"]
@@ -154,34 +186,25 @@ def _flags(
     labels = [names[position] or str(position + 1) for position in positions]
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(
-                f"two of the columns of `label_columns` are named {label!r}",
-                "rename one",
-                path=path,
-            )
+            what = f"two of the columns of `label_columns` are named {label!r}"
+            raise ConfigError(what, "rename one", path=path)
         if separator in label:
-            raise ConfigError(
-                f"the column name {label!r} contains the `label_separator` {separator!r}",
-                "choose another `label_separator`",
-                path=path,
-            )
+            what = f"the column name {label!r} contains the `label_separator` {separator!r}"
+            raise ConfigError(what, "choose another `label_separator`", path=path)
     return tuple(zip(labels, positions, strict=True))
 
 
 def _position(option: str, column: str, names: Sequence[str], path: Path) -> int:
     if column.isdecimal():
         if not 1 <= int(column) <= len(names):
-            raise ConfigError(
-                f"`{option}` {column} is not one of the columns 1 to {len(names)}",
-                "count columns from 1",
-                path=path,
-            )
+            what = f"`{option}` {column} is not one of the columns 1 to {len(names)}"
+            raise ConfigError(what, "count columns from 1", path=path)
         return int(column) - 1
     if names.count(column) != 1:
         times = "occurs more than once" if column in names else "does not occur"
         header = f"which is: {', '.join(names)[:200]}"
         remedy = "choose another column, or pass its number, counted from 1"
-        if len(names) == 1 and set(names[0]) & set(DELIMITERS.values()):
+        if len(names) == 1 and set(names[0]) & set(fields.DELIMITERS.values()):
             header = f"which has only one column, {names[0][:200]!r}"
             remedy = "check `delimiter`"
         if names[0].startswith(FASTTEXT_PREFIX):

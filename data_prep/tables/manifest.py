@@ -103,13 +103,13 @@ def is_unchanged(
     if not differences and not damaged:
         return True
     if overwrite:
-        _check_strangers(folder, earlier)
+        for name in _OURS:
+            if name not in earlier["files"] and (folder / name).exists():
+                what = f"was not written by {TOOL}"
+                raise ConfigError(what, "move it to another folder", path=folder / name)
         return False
-    raise ConfigError(
-        _reason(earlier, differences, damaged),
-        "pass `overwrite` to replace its files, or choose another folder with `out`",
-        path=folder,
-    )
+    remedy = "pass `overwrite` to replace its files, or choose another folder with `out`"
+    raise ConfigError(_reason(earlier, differences, damaged), remedy, path=folder)
 
 
 def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
@@ -139,15 +139,6 @@ def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
         for name, recorded in files.items()
         if not (folder / name).is_file() or sha256(folder / name) != recorded
     ]
-
-
-def _check_strangers(folder: Path, earlier: dict[str, Any]) -> None:
-    """Raise ConfigError if `prepare` would replace a file that it did not write."""
-    for name in _OURS:
-        if name not in earlier["files"] and (folder / name).exists():
-            raise ConfigError(
-                f"was not written by {TOOL}", "move it to another folder", path=folder / name
-            )
 
 
 def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:

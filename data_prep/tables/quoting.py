@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertaccum.errors import InputError
+from data_prep.tables.rows import Records
 from data_prep.tables.text_files import HAS_RETURN, LONGEST
 
 TAB = "\t"
@@ -46,9 +47,7 @@ ONE_LINE_END = "end every line with a line feed, or enclose the field in double 
 _MAX_CLASSES = 1000
 
 
-def quoted_records(
-    lines: Lines, delimiter: str, path: Path, escaped: bool = False
-) -> Iterator[tuple[int, list[str]]]:
+def quoted_records(lines: Lines, delimiter: str, path: Path, escaped: bool = False) -> Records:
     """Yield the number of the first line and the fields of each record of a quoted file.
 
     Blank lines are skipped. If `escaped`, a backslash escapes a double quote, delimiter, line break
@@ -94,14 +93,14 @@ def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     return _are_even(quoted_records(lines(), delimiter, path, escaped=True))
 
 
-def _are_even(records: Iterable[tuple[int, list[str]]]) -> bool:
+def _are_even(records: Records) -> bool:
     try:
         return len({len(fields) for _, fields in records}) <= 1
     except InputError:
         return False
 
 
-def plain_records(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def plain_records(lines: Lines, delimiter: str) -> Records:
     """Yield the number and the fields of each line of a file without quoting; skip blank lines."""
     for row, line in lines:
         if fields := line.removesuffix("\n").removesuffix("\r"):
@@ -128,9 +127,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     return True
 
 
-def _first_that_looks_like_a_row(
-    swallowed: dict[int, int], records: Iterable[tuple[int, list[str]]]
-) -> int | None:
+def _first_that_looks_like_a_row(swallowed: dict[int, int], records: Records) -> int | None:
     """Find the first quoted field that contains a line that looks like a row."""
     cells: dict[int, set[str]] = {}
     suspects = []

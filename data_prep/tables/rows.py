@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 from bertaccum.errors import InputError
 from bertaccum.system.progress import Progress
 
+# The number of each record of a file, counted from 1, and its cells.
+Records = Iterator[tuple[int, list[str]]]
 # Joins the class numbers of a row in a prepared file.
 LABEL_SEPARATOR = "|"
 _ROWS_A_REPORT = 500

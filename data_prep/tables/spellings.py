@@ -23,6 +23,8 @@ _GROUPED = re.compile(
     r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
     re.ASCII,
 )
+# Returns the class that a label spells, or None.
+Finder = Callable[[str], str | None]
 _WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 
 
@@ -101,7 +103,7 @@ def merged(counts: Mapping[str, int]) -> dict[str, str]:
     return {label: names[folded] for folded, labels in classes.items() for label in labels}
 
 
-def class_finder(names: Iterable[str], as_written: bool = False) -> Callable[[str], str | None]:
+def class_finder(names: Iterable[str], as_written: bool = False) -> Finder:
     """Return a function that finds the class that a label spells, or None.
 
     It is the same spelling or, unless `as_written`, the only class with another spelling of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,28 +11,29 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.fields import DELIMITERS
 from bertaccum.system.files import refuse_special
 from bertaccum.system.progress import Note, ignore_note
+from data_prep.tables import quoting
 from data_prep.tables.class_folders import class_root, class_texts
-from data_prep.tables.columns import LABEL, TEXT, ColumnIndices, ReadOptions, example, find_columns
-from data_prep.tables.delimiter import declared_delimiter, find_delimiter
-from data_prep.tables.fasttext import fasttext_rows, is_fasttext
-from data_prep.tables.header import is_header
-from data_prep.tables.json_parquet import (
+from data_prep.tables.columns import (
+    LABEL,
+    TEXT,
+    ColumnIndices,
+    ReadOptions,
+    example,
+    find_columns,
+    with_usual_columns,
+)
+from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.other_formats import (
+    fasttext_rows,
+    is_fasttext,
     is_json_lines,
     json_cells,
     json_names,
     parquet_cells,
     parquet_names,
 )
-from data_prep.tables.manifest import is_prepared
-from data_prep.tables.quoting import (
-    ONE_LINE_END,
-    TAB,
-    is_escaped,
-    is_quoted,
-    plain_records,
-    quoted_records,
-)
-from data_prep.tables.rows import Row
+from data_prep.tables.rows import Records, Row
 from data_prep.tables.spellings import listed
 from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
@@ -41,8 +42,13 @@ COLA_TEST_HEADER = ["index", "sentence"]
 _COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
 _LONGEST_NAME = 80
 _USUAL = {TEXT, LABEL}
+_ENCLOSE = (
+    "enclose every text that contains the delimiter in double quotes, or remove the delimiter from"
+    " it"
+)
 
-Records = Iterator[tuple[int, list[str]]]
+# Returns the number of each row and its values in some columns, one of which may be the label.
+ReadCells = Callable[[list[str], str | None], Records]
 
 
 def read_rows(
@@ -57,15 +63,18 @@ def read_rows(
     """
     reading = reading or ReadOptions()
     if root := class_root(path):
-        _check_folder(path, reading)
+        for option, _ in reading.named:
+            if option not in ("text_column", "label_column"):
+                what = "is a folder of texts, which has no columns"
+                raise ConfigError(what, f"omit `{option}`", path=path)
         rows = enumerate(class_texts(root, reading.encoding, note), 1)
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     refuse_special(path)
     if is_parquet(path):
-        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path))
+        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path), note)
     if is_json_lines(path, ending(path), reading.encoding):
         cells = partial(json_cells, path, reading.encoding)
-        return _named_rows(path, json_names(path, reading.encoding), reading, cells)
+        return _named_rows(path, json_names(path, reading.encoding), reading, cells, note)
     first = next((line for _, line in _lines(path, reading) if line.strip()), "")
     if is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
         note(f"{path}: labels and texts in fastText's format")
@@ -73,24 +82,13 @@ def read_rows(
     return _delimited_rows(path, reading, note)
 
 
-def _check_folder(path: Path, reading: ReadOptions) -> None:
-    """Raise ConfigError if an option requests a column, which a folder of texts does not have."""
-    for option, _ in reading.named:
-        if option not in ("text_column", "label_column"):
-            what = "is a folder of texts, which has no columns"
-            raise ConfigError(what, f"omit `{option}`", path=path)
-
-
 def _named_rows(
-    path: Path,
-    names: list[str],
-    reading: ReadOptions,
-    cells: Callable[[list[str], str | None], Records],
+    path: Path, names: list[str], reading: ReadOptions, cells: ReadCells, note: Note
 ) -> Iterator[Row]:
     """Yield the rows of a format that names its columns."""
     if not names:
         raise InputError("is empty", "add at least one row", path=path)
-    indices = find_columns(names, reading, path)
+    indices = find_columns(names, with_usual_columns(names, reading, path, note), path)
     used = indices.used
     label = None if indices.label is None else names[indices.label]
     for row, values in cells([names[position] for position in used], label):
@@ -102,7 +100,7 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
     first = next(records(), None)
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
-    indices, skipped = _find_columns(first, records, reading, path, note)
+    indices, skipped = _find_columns(records, reading, path, note)
     header, repeated, named = _folded(first[1]), list[int](), list[int]()
     label = indices.label if skipped else None
     # A file with one column may contain its name as a text.
@@ -113,10 +111,15 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
             repeated.append(row)
             continue
         if start in names and sorted(_folded(fields)) == sorted(header):
-            _check_order(row, fields, header, path)
+            if _folded(fields) != header:  # Of concatenated files, one has another order.
+                what = f"is a header with the columns in another order, {', '.join(fields)[:80]}"
+                remedy = "reorder the columns of the rows below it and delete it"
+                raise InputError(what, remedy, path=path, row=row)
             repeated.append(row)
             continue
-        _check_width(row, fields, len(header), path)
+        if len(fields) != len(header):
+            what = f"has {len(fields)} columns, but the first row has {len(header)}"
+            raise InputError(what, _ENCLOSE, path=path, row=row)
         if label is not None and fields[label].strip().casefold() == header[label]:
             named.append(row)
         yield example(row, fields, indices, path)
@@ -135,17 +138,6 @@ def _folded(fields: list[str]) -> list[str]:
     return [field.strip().casefold() for field in fields]
 
 
-def _check_order(row: int, fields: list[str], header: list[str], path: Path) -> None:
-    """Raise InputError if a header of concatenated files differs from the first one."""
-    if _folded(fields) != header:
-        raise InputError(
-            f"is a header with the columns in another order, {', '.join(fields)[:80]}",
-            "reorder the columns of the rows below it and delete it",
-            path=path,
-            row=row,
-        )
-
-
 def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], Records]:
     """Detect a file's delimiter and quoting; return a function that reads its records."""
 
@@ -159,79 +151,54 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
 
     declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
     if is_prepared(path):
-        return lambda: plain_records(lines(), TAB)
+        return lambda: quoting.plain_records(lines(), quoting.TAB)
     delimiter = reading.delimiter or declared
     delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
     if delimiter is None and not any(line.strip() for _, line in lines()):
         return lambda: iter(())
     if delimiter is None:
-        raise ConfigError(
-            "no delimiter was found: the first row has no comma, semicolon, tab or |",
-            "pass the delimiter with `delimiter`",
-            path=path,
-        )
-    escaped = is_escaped(lines, delimiter, path)
-    quoted = escaped or is_quoted(lines, delimiter, path)
-    parts = ["fields in double quotes"] if quoted and delimiter == TAB else []
+        what = "no delimiter was found: the first row has no comma, semicolon, tab or |"
+        raise ConfigError(what, "pass the delimiter with `delimiter`", path=path)
+    escaped = quoting.is_escaped(lines, delimiter, path)
+    quoted = escaped or quoting.is_quoted(lines, delimiter, path)
+    names = {character: name for name, character in DELIMITERS.items()}
+    encoding = reading.encoding or marked_encoding(path)
+    parts = [f"columns separated by {names.get(delimiter, delimiter)}"]
+    parts += ["fields in double quotes"] if quoted and delimiter == quoting.TAB else []
     parts += ["backslashes that escape the next character"] if escaped else []
-    _note_writing(path, reading, delimiter, parts, note)
+    parts += [f"encoding {encoding}"] if encoding else []
+    note(f"{path}: {', '.join(parts)}")
     if quoted:
-        return lambda: quoted_records(lines(), delimiter, path, escaped)
-    return lambda: plain_records(lines(), delimiter)
+        return lambda: quoting.quoted_records(lines(), delimiter, path, escaped)
+    return lambda: quoting.plain_records(lines(), delimiter)
 
 
 def _lines(path: Path, reading: ReadOptions) -> Iterator[tuple[int, str]]:
     return text_lines(path, reading.encoding)
 
 
-def _note_writing(
-    path: Path, reading: ReadOptions, delimiter: str, quoting: list[str], note: Note
-) -> None:
-    encoding = reading.encoding or marked_encoding(path)
-    names = {character: name for name, character in DELIMITERS.items()}
-    parts = [f"columns separated by {names.get(delimiter, delimiter)}", *quoting]
-    parts += [f"encoding {encoding}"] if encoding else []
-    note(f"{path}: {', '.join(parts)}")
-
-
 def _find_columns(
-    first: tuple[int, list[str]],
-    records: Callable[[], Records],
-    reading: ReadOptions,
-    path: Path,
-    note: Note,
+    records: Callable[[], Records], reading: ReadOptions, path: Path, note: Note
 ) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
-    names = [name.strip() for name in first[1]]
+    row, first = next(records())
+    names = [name.strip() for name in first]
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return ColumnIndices(1), 1
         may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
-        if may_be_cola and not is_header(_fields(records()), certain=True):
+        if may_be_cola and not is_header((fields for _, fields in records()), certain=True):
             return ColumnIndices(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
-        raise InputError(HAS_RETURN, ONE_LINE_END, path=path, row=first[0])
-    indices = find_columns(names, reading, path, is_prepared(path))
+        raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=row)
+    prepared = is_prepared(path)
+    reading = reading if prepared else with_usual_columns(names, reading, path, note)
+    indices = find_columns(names, reading, path, prepared)
     if reading.by_name:
         return indices, 1
-    if not is_header(_fields(records())):
+    if not is_header(fields for _, fields in records()):
         numbers = [str(number) for number in range(1, len(names) + 1)]
-        return find_columns(numbers, reading, path, is_prepared(path)), 0
+        return find_columns(numbers, reading, path, prepared), 0
     said = ", ".join(names)[:80]
-    note(f"{path}: row {first[0]} ({said}) is the header and is not read as data")
+    note(f"{path}: row {row} ({said}) is the header and is not read as data")
     return indices, 1
-
-
-def _fields(records: Records) -> Iterable[list[str]]:
-    return (fields for _, fields in records)
-
-
-def _check_width(row: int, fields: list[str], width: int, path: Path) -> None:
-    if len(fields) != width:
-        raise InputError(
-            f"has {len(fields)} columns, but the first row has {width}",
-            "enclose every text that contains the delimiter in double quotes,"
-            " or remove the delimiter from it",
-            path=path,
-            row=row,
-        )

@@ -217,11 +217,8 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
         archive, name = _only_member(file, path)
         return io.BufferedReader(_Unpacked(archive.open(name), path))
     if head.startswith(_PARQUET):
-        raise InputError(
-            "is a Parquet file, not text",
-            "save it as CSV, or as a file with one text per line",
-            path=path,
-        )
+        what = "is a Parquet file, not text"
+        raise InputError(what, "save it as CSV, or as a file with one text per line", path=path)
     if path.suffix.lower() == ".zip":
         raise InputError("is not a zip archive, despite its name", _AGAIN, path=path)
     return file

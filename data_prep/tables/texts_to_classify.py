@@ -8,8 +8,8 @@ from pathlib import Path
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
-from data_prep.tables.delimiter import declared_delimiter
-from data_prep.tables.fasttext import is_fasttext
+from data_prep.tables.detection import declared_delimiter
+from data_prep.tables.other_formats import is_fasttext
 from data_prep.tables.table import read_rows
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 
@@ -48,8 +48,6 @@ def _is_table(path: Path, reading: ReadOptions) -> bool:
     if ending(path) in TABLE_ENDINGS or is_parquet(path):
         return True
     first = next((line for _, line in text_lines(path, reading.encoding)), "")
-    return _has_header(first) or declared_delimiter(first) is not None or is_fasttext(first)
-
-
-def _has_header(line: str) -> bool:
-    return any({TEXT, LABEL} <= {c.strip().strip('"') for c in line.split(d)} for d in "\t,;|")
+    rows = ({cell.strip().strip('"') for cell in first.split(by)} for by in "\t,;|")
+    is_header = any({TEXT, LABEL} <= cells for cells in rows)
+    return is_header or declared_delimiter(first) is not None or is_fasttext(first)

@@ -22,6 +22,10 @@ from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.table import COLA_TEST_HEADER, read_rows
 
+# The cell of the label of each row, None if no row has one, and its other cells in UTF-8, separated
+# by tabs.
+Lines = Iterable[tuple[bytes | None, bytes]]
+
 
 def read_tsv(
     path: str | Path, reading: ReadOptions | None = None, note: Note = ignore_note
@@ -49,26 +53,19 @@ def default_split(folder: Path) -> str:
 
 
 def write_tsv(
-    path: Path,
-    split: str,
-    rows: Iterable[tuple[bytes | None, bytes]],
-    layout: str,
-    columns: Sequence[str] = (LABEL, TEXT),
+    path: Path, split: str, rows: Lines, layout: str, columns: Sequence[str] = (LABEL, TEXT)
 ) -> str:
     """Write one split to a file, and return the file's SHA-256.
 
     Args:
-      rows: For each row, in order, the cell of its label and its other cells in UTF-8, separated by
-        tabs. The label is None if no row has one.
+      rows: The rows in order.
     """
     with path.open("wb") as file:
         file.writelines(_lines(split, rows, layout, columns))
     return sha256(path)
 
 
-def _lines(
-    split: str, rows: Iterable[tuple[bytes | None, bytes]], layout: str, columns: Sequence[str]
-) -> Iterator[bytes]:
+def _lines(split: str, rows: Lines, layout: str, columns: Sequence[str]) -> Iterator[bytes]:
     if layout == "plain":
         yield "\t".join(columns).encode() + b"\n"
         yield from (

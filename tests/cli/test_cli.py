@@ -21,7 +21,7 @@ from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
 from bertaccum.planning import measured_plan
-from bertaccum.system import machine_memory
+from bertaccum.system import machine
 from bertaccum.tasks.classification import Classification
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
@@ -309,8 +309,8 @@ def test_wrong_options_of_eval_give_one_error_line(run, data: Path) -> None:
     check_error(run("eval", "--file", "a" * 300), "aaa: File name too long; check the path")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
-    Path("more.csv").write_text("body,label\ngood,0\n")
-    needed = "'text' of --text-column does not occur in the header, which is: body, label"
+    Path("more.csv").write_text("body,title,label\ngood,a,0\n")
+    needed = "'text' of --text-column does not occur in the header, which is: body, title, label"
     check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
@@ -547,7 +547,7 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
         r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
     )
     # No limit can be set after TensorFlow has started, so the test simulates a small machine.
-    monkeypatch.setattr(machine_memory, "machine_bytes", lambda: 960 * 2**20)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 960 * 2**20)
     trained = run("train", "--data", data, *QUICK[:-2], "--offload", "none")
     assert trained.code == 1
     assert "error: nothing fits" in trained.err

@@ -45,8 +45,8 @@ def wrong_values() -> Iterator[Any]:
             wrong: list[tuple[str, str]] = []
             if known["choices"]:
                 wrong = [("none-such", re.escape(known["choices"][-1]))]
-            elif known["minimum"] is not None:
-                low = known["minimum"]
+            elif known["numbers"] is not None:
+                low = known["numbers"].low
                 wrong = [
                     ("some", "'some' is not (a|auto or a) (whole )?number"),
                     (str(low - 1), f"is (not above|below) {low}"),
@@ -55,10 +55,10 @@ def wrong_values() -> Iterator[Any]:
                     ("1e400", "not a finite|not (auto or )?a whole"),
                     ("nan", "not a finite|not (auto or )?a whole"),
                 ]
-            if known["fraction"]:
+            if known["numbers"] is not None and known["numbers"].fraction:
                 wrong = [(value, "is not a number of updates") for value in ("1e3", "nan", "some")]
-            if known["maximum"] is not None:
-                high = known["maximum"]
+            if known["numbers"] is not None and known["numbers"].high is not None:
+                high = known["numbers"].high
                 wrong.append((str(high + 1), f"is (not below|above) {high}"))
             for value, message in wrong:
                 yield pytest.param(command, flag, value, message, id=f"{command} {flag} {value}")

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertaccum.cli.display import log_views, run_progress, run_tables, sentences
-from bertaccum.cli.display.log_views import Lines, Records
+from bertaccum.cli.display import run_progress, run_tables, sentences
 from bertaccum.cli.display.run_progress import RunStatistics
 from bertaccum.cli.display.terminal_view import Live
-from bertaccum.cli.display.view import View
+from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.cli.options import make_view
 from bertaccum.planning.plan import make_plan
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
@@ -77,8 +76,7 @@ EVALUATED = Evaluated(
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return a list with the time of the simulated clock in seconds, which a test can change."""
     now = [100.0]
-    for module in (log_views, run_progress):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -11,7 +11,7 @@ from full_disk import full_disk
 from preparing import YELP_FOLDER, run, write_archive, yelp_lines
 
 from bertaccum.errors import ConfigError, InputError, RunError
-from data_prep.sources.archive import recorded_download, rewrite
+from data_prep.sources.yelp import recorded_download, rewrite
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_small_archive_does_not_fill_memory_or_disk(
     full = write_archive(tmp_path / "a.tgz", bytes(80 << 20), yelp_lines(2))
     with pytest.raises(InputError, match=r"a.tgz: unpacks to more than 50 times its size"):
         rewrite(full, tmp_path / "copy")
-    monkeypatch.setattr("data_prep.sources.archive.LONGEST", 1 << 14, raising=False)
+    monkeypatch.setattr("data_prep.sources.yelp.LONGEST", 1 << 14, raising=False)
     line = b'"1","%s"\n' % (b"a" * (1 << 14))
     source = write_archive(tmp_path / "a.tgz", yelp_lines(2) + line, yelp_lines(2))
     with pytest.raises(InputError, match=rf"a.tgz:{YELP_FOLDER}/train.csv, row 3: is longer than"):

@@ -22,7 +22,7 @@ from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from data_prep.preparation import prepare
-from data_prep.sources import piped_input
+from data_prep.sources import own_files
 from data_prep.tables.manifest import MANIFEST
 from data_prep.tables.tsv import read_tsv
 
@@ -325,7 +325,7 @@ def test_pipes_are_read_as_files(
     """Standard input of a test may not be replaced, so `/dev/stdin` is a named pipe."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(piped_input, "_DEVICE", str(tmp_path / "stdin"))
+    monkeypatch.setattr(own_files, "_DEVICE", str(tmp_path / "stdin"))
     expected = run(**options).manifest
     table = Path(options["train_file"]).read_bytes()
     options |= {"out": str(tmp_path / "piped"), "train_file": "-"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import tarfile
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,12 @@ def test_real_imdb_lines_are_read_unchanged(tmp_path: Path, shared: Path) -> Non
         (b'label,text\n1,"a"b\n', InputError, 2, "not valid CSV"),
         (b'label,text\n1,"a\nb"\n1,caf\xe9\n', InputError, 4, "0xe9 at position 6 is not UTF-8"),
         (b"a\0b,text\n", InputError, 1, "NUL bytes"),
-        (b"label,review\n1,a\n", ConfigError, None, "'text' of `text_column` does not occur in"),
+        (
+            b"label,review,title\n1,a,b\n",
+            ConfigError,
+            None,
+            "'text' of `text_column` does not occur",
+        ),
         (b"label,text,text\n1,a,b\n", ConfigError, None, "more than once"),
     ],
 )
@@ -90,6 +96,43 @@ def test_error_names_file_and_row(
     with pytest.raises(kind, match=message) as caught:
         read(path, data)
     assert (caught.value.path, caught.value.row) == (path, row)
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("sentence,label", "`text_column` sentence"),
+        ("id,Review_Text,Stars", "`text_column` Review_Text, `label_column` Stars"),
+        ("label,premise,hypothesis", "`text_column` premise, `text_pair_column` hypothesis"),
+        ("words,label", "`text_column` words"),
+        ("text,kind", "`label_column` kind"),
+        ("id,title,review,label", None),  # Two names of texts.
+        ("words,kind", None),
+        ("id,words,label", None),
+        ("review,topic,rating", None),  # Two names of labels.
+        ("review_id,label,name", None),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_header_that_leaves_one_choice_needs_no_options(
+    tmp_path: Path, header: str, columns: str | None, form: str
+) -> None:
+    path, notes, names = tmp_path / f"a.{form}", list[str](), header.split(",")
+    rows = [[f"{name} {number}" for name in names] for number in range(2)]
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    path.write_text("\n".join(lines if form == "jsonl" else [header, *map(",".join, rows)]))
+    if columns is None:
+        with pytest.raises(ConfigError, match="does not occur in the header"):
+            list(read_rows(path, note=notes.append))
+        return
+    found = list(read_rows(path, note=notes.append))
+    assert f"{path}: reading {columns}, as the header suggests" in notes
+    chosen = dict(part.rsplit(" ", 1) for part in columns.split(", "))
+    text, label = chosen.get("`text_column`", "text"), chosen.get("`label_column`", "label")
+    assert [(row.text, row.label) for row in found] == [
+        (f"{text} {n}", f"{label} {n}") for n in (0, 1)
+    ]
+    assert found[0].pair == ("hypothesis 0" if "pair" in columns else None)
 
 
 def test_options_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from preparing import run, words, write_archive, yelp_lines
 from bertaccum.errors import BertAccumError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from data_prep import preparation
-from data_prep.sources import archive as archive_module
 from data_prep.sources import yelp
-from data_prep.sources.archive import Download
+from data_prep.sources.yelp import Download
 from data_prep.tables.rows import clean
 from data_prep.tables.tsv import read_tsv
 
@@ -53,8 +52,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
     def recorded(path: Path, url: str) -> None:
         digest, size = hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size
         download = Download(url, digest, FILENAME)
-        for module in (archive_module, yelp):
-            monkeypatch.setattr(module, "recorded_download", lambda: download)
+        monkeypatch.setattr(yelp, "recorded_download", lambda: download)
         infos = {url: UrlInfo(tfds.core.utils.Size(size), digest, FILENAME)}
         monkeypatch.setattr(yelp_polarity, "_DOWNLOAD_URL", url)
         monkeypatch.setattr(yelp_polarity.YelpPolarityReviews, "url_infos", infos)

@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from bertaccum.inspection import machine, packages, tensorflow_check
-from bertaccum.inspection.finding import FAILED, OK, WARNING
-from bertaccum.system import machine_memory
+from bertaccum.inspection import examination, installation
+from bertaccum.inspection.installation import FAILED, OK, WARNING
+from bertaccum.system import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,7 @@ def test_missing_package_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> N
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without_rich)
-    found = {finding.subject: finding for finding in packages.check_packages()}
+    found = {finding.subject: finding for finding in installation.check_packages()}
     assert (found["rich"].status, found["rich"].detail) == (FAILED, "is not installed")
     assert found["rich"].remedy == "run `pip install 'rich>=13'`"
     assert "protobuf" not in found
@@ -92,9 +93,9 @@ def test_missing_package_is_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_unsupported_python_is_a_failed_check() -> None:
-    found = packages._check_python(SpecifierSet(">=3.99"))
+    found = installation._check_python(SpecifierSet(">=3.99"))
     assert (found.status, found.remedy) == (FAILED, "use a Python version in >=3.99")
-    assert packages._check_python(SpecifierSet(">=3.10")).status == OK
+    assert installation._check_python(SpecifierSet(">=3.10")).status == OK
 
 
 def test_source_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_source_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPat
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "metadata", absent)
-    found = packages.check_packages()
+    found = installation.check_packages()
     assert (found[0].subject, found[0].status) == ("bertaccum", WARNING)
     assert "tensorflow" in {finding.subject for finding in found}
 
@@ -110,32 +111,34 @@ def test_source_that_is_not_installed_is_a_warning(monkeypatch: pytest.MonkeyPat
 def test_scarce_memory_and_disk_space_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     for scarce, status in ((2**30, WARNING), (2**40, OK)):
         usage = SimpleNamespace(free=scarce)
-        monkeypatch.setattr(machine_memory, "available_bytes", lambda free=scarce: free)
-        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path, usage=usage: usage)
-        assert [machine.check_memory()[0].status, machine.check_cache()[0].status] == [status] * 2
+        monkeypatch.setattr(installation, "available_bytes", lambda free=scarce: free)
+        monkeypatch.setattr(installation.shutil, "disk_usage", lambda path, usage=usage: usage)
+        assert [installation.check_memory()[0].status, installation.check_cache()[0].status] == [
+            status
+        ] * 2
 
 
 def test_available_memory_is_that_of_the_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = SimpleNamespace(total=2**36, available=2**35)
-    monkeypatch.setattr(machine_memory.psutil, "virtual_memory", lambda: values)
-    monkeypatch.setattr(machine_memory, "_GROUP", tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: values)
+    monkeypatch.setattr(machine, "_GROUP", tmp_path)
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text(f"{3 * 2**30}\n")
     (tmp_path / "memory.stat").write_text(f"anon {2**31}\ninactive_file {2**30}\n")
-    assert machine_memory.available_bytes() == 2**35
+    assert machine.available_bytes() == 2**35
     (tmp_path / "memory.max").write_text(f"{2**32}\n")
-    assert machine_memory.available_bytes() == 2**31
+    assert machine.available_bytes() == 2**31
 
 
 def test_unwritable_cache_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "file/cache"))
-    found, _ = machine.check_cache()
+    found, _ = installation.check_cache()
     assert found.status == WARNING and "so nothing new is cached" in found.detail
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "new/cache"))
-    found, record = machine.check_cache()
+    found, record = installation.check_cache()
     assert found.status in (OK, WARNING)  # The disk may be nearly full.
     assert record["free_bytes"] > 0
     assert not (tmp_path / "new").exists()
@@ -150,7 +153,7 @@ def test_environment_contains_no_secrets() -> None:
         "TF_CONFIG": '{"cluster": {}}',
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    shown = machine.relevant_variables(environment)
+    shown = installation.relevant_variables(environment)
     assert list(shown) == [
         "BERTACCUM_CHECKPOINT_URL",
         "BERTACCUM_TOKEN",
@@ -183,14 +186,12 @@ def test_gpu_that_tensorflow_does_not_see_is_a_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        tensorflow_check, "_NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none"
-    )
-    monkeypatch.setattr(tensorflow_check.shutil, "which", lambda name: None)
+    monkeypatch.setattr(examination, "_NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
+    monkeypatch.setattr(examination.shutil, "which", lambda name: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found = tensorflow_check._found_devices({"gpus": gpus})
+    found = examination._found_devices({"gpus": gpus})
     assert (found.status, part in found.detail) == (status, True)
 
 

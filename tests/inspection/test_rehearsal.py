@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bertaccum.inspection import rehearsal
-from bertaccum.inspection.finding import FAILED, OK
-from bertaccum.inspection.tensorflow_check import _rehearsed
+from bertaccum.inspection.examination import _rehearsed
+from bertaccum.inspection.installation import FAILED, OK
 
 
 def test_rehearsal_accumulates_and_both_splits_agree(

@@ -9,7 +9,7 @@ import pytest
 
 import bertaccum
 from bertaccum.cli.program import cli, main
-from bertaccum.options.other_names import _COMMANDS, _OPTIONS, explain_command
+from bertaccum.options.other_names import explain_command, other_names
 
 CALLED = {
     ("train", "--lr", "1"): "bertaccum calls this --learning-rate;",
@@ -74,6 +74,6 @@ def test_config_file_and_library_use_the_names_of_their_options(
 
 def test_names_lead_to_options_and_commands_that_exist() -> None:
     flags = {flag for command in cli.commands.values() for p in command.params for flag in p.opts}
-    assert {f"--{name.replace('_', '-')}" for name in _OPTIONS} <= flags
-    assert _COMMANDS.keys() <= cli.commands.keys()
+    assert {f"--{name.replace('_', '-')}" for name in other_names()["options"]} <= flags
+    assert other_names()["commands"].keys() <= cli.commands.keys()
     assert explain_command("xyz") == ""

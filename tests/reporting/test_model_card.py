@@ -11,7 +11,7 @@ import yaml
 from writing import write_json, write_run
 
 from bertaccum.reporting.model_card import model_card, write_card
-from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_summaries import outline
 from bertaccum.runs.record import read_record
 
 EVALUATION: dict[str, Any] = {
@@ -98,11 +98,11 @@ def test_card_contains_the_evaluations(run: Path) -> None:
     write_json(run / "eval-test.json", EVALUATION)
     (run / "eval-dev.json").write_text('{"accuracy": ')
     write_json(run / "eval-file-x.json", {"accuracy": "high"})
-    card = model_card(read_record(run), library="transformers", language="en")
+    card = model_card(read_record(run), library="transformers")
     assert "| test.tsv | 2,000 | 0.9123 | 0.5100 (always predicting" in card
     assert "someone" not in card
     known = front_matter(card)
-    assert (known["language"], known["library_name"]) == ("en", "transformers")
+    assert known["library_name"] == "transformers"
     (result,) = known["model-index"][0]["results"]
     assert result["dataset"] == {"name": "reviews (test)", "type": "reviews", "split": "test"}
     assert {"type": "accuracy", "name": "accuracy", "value": 0.9123} in result["metrics"]

@@ -16,7 +16,7 @@ from writing import write_json, write_run
 from bertaccum.cli.display.sentences import run_line
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.report_page import page
-from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_summaries import outline
 from bertaccum.runs.record import read_record
 
 PLACES = ("runs", "show", "card", "page", "compare")

@@ -17,7 +17,7 @@ from writing import write_json, write_run
 
 from bertaccum import api
 from bertaccum.errors import InputError
-from bertaccum.reporting.report_page import page, write_page
+from bertaccum.reporting.report_page import page
 from bertaccum.runs.record import read_record
 
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>x()</script>&amp;'
@@ -211,7 +211,7 @@ def test_page_replaces_a_link_in_the_run_folder(run: Path, tmp_path: Path) -> No
 
 
 def test_browser_shows_the_page_without_errors(run: Path, tmp_path: Path, browser: str) -> None:
-    write_page(read_record(run), EVALUATION, MISTAKES, run / "report.html")
+    (run / "report.html").write_text(page(read_record(run), EVALUATION, MISTAKES), "utf-8")
     picture = tmp_path / "page.png"
     arguments = ["--dump-dom", f"--screenshot={picture}", "--window-size=500,900"]
     dom, console = browse(browser, (run / "report.html").as_uri(), tmp_path / "profile", *arguments)

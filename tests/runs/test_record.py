@@ -13,7 +13,7 @@ from writing import write_run
 
 from bertaccum.cli.program import main
 from bertaccum.errors import InputError
-from bertaccum.reporting.run_outline import outline
+from bertaccum.reporting.run_summaries import outline
 from bertaccum.runs.record import find_runs, read_record
 
 LINE = '{"kind": "updated", "update": %d, "loss": 0.4}'

@@ -15,7 +15,7 @@ from local_service import LONG, Model, Service, running, send
 
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import ServeConfig
-from bertaccum.serving import limited_connection
+from bertaccum.serving import http_server
 from bertaccum.serving.request_gate import is_allowed
 
 HALF_HEADERS = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-"
@@ -108,13 +108,14 @@ def test_request_for_another_host_is_refused_on_every_path() -> None:
 @pytest.mark.parametrize(("files", "most"), [(1024, 512), (256, 128), (65_536, 512), (-1, 512)])
 def test_connections_leave_half_of_the_files_free(files: int, most: int) -> None:
     with mock.patch("resource.getrlimit", return_value=(files, files)):
-        assert limited_connection.max_connections() == most
+        assert http_server.max_connections() == most
 
 
 def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_connection, "MAX_CONNECTIONS", 50)
     model = Model()
     with running(model) as service, ExitStack() as stack, closing(service.connect()) as waiting:
+        # The service has started, so this does not change the limit for complete requests.
+        monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 50)
         model.free.clear()
         model.started.clear()
         send(waiting, {"texts": ["first"]})
@@ -134,8 +135,7 @@ def test_half_sent_requests_block_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_connections_beyond_those_with_requests_get_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("limited_connection", "http_server"):
-        monkeypatch.setattr(f"bertaccum.serving.{module}.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
     model = Model()
     with running(model) as service, closing(service.connect()) as client:
         model.free.clear()

@@ -25,7 +25,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_tensors import Gradient, compute_dtype
 from bertaccum.errors import RunError, reason
-from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system.machine import usable_cores
 from bertaccum.system.sizes import row_pieces
 
 HOST = "/CPU:0"

@@ -1,1 +1,1 @@
-"""The commands. A file contains one command, or two that are closely related."""
+"""The commands. A file contains one command, or several that are closely related."""

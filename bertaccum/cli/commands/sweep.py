@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bertaccum import api
-from bertaccum.cli.config_file import config_option, grid_option
+from bertaccum.cli.config_file import Grid, config_option, grid_option
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import print_sweep
 from bertaccum.cli.display.view import View
@@ -40,15 +40,8 @@ from bertaccum.training.events import Event, Started, Stopped
 )
 @json_option
 @shown
-@click.pass_context
 def sweep(
-    ctx: click.Context,
-    view: View,
-    as_json: bool,
-    grid: dict[str, list[Any]] | None,
-    seeds: int,
-    halving: bool,
-    **values: Any,
+    view: View, as_json: bool, grid: Grid | None, seeds: int, halving: bool, **values: Any
 ) -> None:
     """Train with all combinations of values in a grid, and rank them.
 
@@ -62,7 +55,7 @@ def sweep(
 
     A grid file contains a list of values for each option, such as `learning_rate: [5e-5, 2e-5]`.
     """
-    named = {name: value for name, value in values.items() if is_named(ctx, name)}
+    named = {name: value for name, value in values.items() if is_named(name)}
     TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
     stopped: list[Stopped] = []
 

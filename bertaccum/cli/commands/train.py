@@ -49,15 +49,8 @@ from bertaccum.training import events
 )
 @json_option
 @shown
-@click.pass_context
 def train(
-    ctx: click.Context,
-    view: View,
-    as_json: bool,
-    resume: str | None,
-    seeds: int | None,
-    find_lr: bool,
-    **values: Any,
+    view: View, as_json: bool, resume: str | None, seeds: int | None, find_lr: bool, **values: Any
 ) -> None:
     """Fine-tune a classifier on prepared data.
 
@@ -74,14 +67,17 @@ def train(
     SIGINT (Ctrl-C) and SIGTERM discard the unfinished update, save a checkpoint and stop the
     run; a second signal stops it immediately.
     """
-    named = {name: value for name, value in values.items() if is_named(ctx, name)}
+    named = {name: value for name, value in values.items() if is_named(name)}
     if resume is None:
         TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
     if find_lr:
         if resume is not None or seeds is not None:
             other = "seeds" if resume is None else "resume"
             raise ConfigError(f"`find_lr` and `{other}` contradict each other", "omit one of them")
-        _find_rate(view, as_json, named)
+        with view:
+            view.note("loading data and model")
+            result = api.find_learning_rate(progress=view, **named)
+        print_result(as_json, result, comparison_tables.print_rates)
         return
     began, start, summaries = time.monotonic(), None, []
     with view, stopping_with(view) as stopping:
@@ -111,14 +107,10 @@ def train(
         took = time.monotonic() - began
         print_result(as_json, summary, lambda _: print_summary(summary, folder, took))
         if not _doubt(view, summaries):
-            _advise(view, start.folder)
+            from bertaccum.reporting.batch_advice import advice
 
-
-def _find_rate(view: View, as_json: bool, named: dict[str, Any]) -> None:
-    with view:
-        view.note("loading data and model")
-        result = api.find_learning_rate(progress=view, **named)
-    print_result(as_json, result, comparison_tables.print_rates)
+            with contextlib.suppress(InputError):  # The run may have measured too few updates.
+                view.note(sentences.double_batch(advice(read_record(start.folder))))
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
@@ -129,11 +121,3 @@ def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
         return False
     view.note(said[-1])
     return True
-
-
-def _advise(view: View, run: Path) -> None:
-    """Print the advice on the target batch, if the run has measured enough updates."""
-    from bertaccum.reporting.batch_advice import advice
-
-    with contextlib.suppress(InputError):
-        view.note(sentences.double_batch(advice(read_record(run))))

@@ -29,11 +29,8 @@ _SPREAD = {
 def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
     head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
-    rows = [
-        [label, *(f"{v:.4f}" for v in result[name].values())]
-        for name, label in _SPREAD.items()
-        if name in result
-    ]
+    known = {label: result[name] for name, label in _SPREAD.items() if name in result}
+    rows = [[label, *(f"{v:.4f}" for v in spread.values())] for label, spread in known.items()]
     show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
@@ -97,10 +94,8 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
     score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
     if metric is None and best is not None:
         score = f"{LABELS[best['name']]} {score}"
-    others = {
-        f"dev {LABELS[name]} of the best checkpoint": shown(row, f"best_dev_{name}")
-        for name in (ordered(metric)[1:] if metric else ordered("accuracy"))
-    }
+    names = ordered(metric)[1:] if metric else ordered("accuracy")
+    own = {f"dev {LABELS[n]} of the best checkpoint": shown(row, f"best_dev_{n}") for n in names}
     return {
         "status": row["status"],
         "model": row["model"],
@@ -115,7 +110,7 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
         "noise scale": shown(row, "noise_scale", ",.0f"),
         f"best dev {LABELS[metric] if metric else 'metric'}": score,
         "dev majority baseline": shown(row, "majority_accuracy"),
-        **others,
+        **own,
         f"final dev {LABELS[metric or 'accuracy']}": shown(
             row, f"final_dev_{metric or 'accuracy'}"
         ),

@@ -44,11 +44,9 @@ def _long(estimated: dict[str, Any]) -> Iterator[str]:
     if share != "0%":
         share = share if share == "100%" else f"about {share}"
         more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
-        yield (
-            f"{share} of the training texts have more than {StepConfig.max_seq_length}"
-            f" tokens, {more}: `train --max-seq-length`, `--truncate` and `--windows` decide what"
-            " is read"
-        )
+        long = f"{share} of the training texts have more than {StepConfig.max_seq_length} tokens"
+        options = "`train --max-seq-length`, `--truncate` and `--windows`"
+        yield f"{long}, {more}: {options} decide what is read"
 
 
 def _duplicates(findings: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
@@ -57,23 +55,17 @@ def _duplicates(findings: dict[str, Any], manifest: dict[str, Any]) -> Iterator[
     for split in ("test", "dev"):
         shared = findings.get(f"also_in_{split}", {"texts": 0})
         if shared["texts"]:
-            done = (
-                f"kept in {written}; --drop-duplicates leaves them out"
-                if drop is False
-                else f"left out of {written}; --no-drop-duplicates keeps them"
-            )
+            kept = f"kept in {written}; --drop-duplicates leaves them out"
+            left_out = f"left out of {written}; --no-drop-duplicates keeps them"
+            done = kept if drop is False else left_out
             set_name = f"of the {split} set"
             texts = _counted(shared["texts"], f"text {set_name} is", f"texts {set_name} are")
             yield f"{texts} also in the training set ({_rows(shared['rows'])}): {done}"
     if repeated["texts"]:
-        done = (
-            "only the first row of each is kept"
-            if drop
-            else "all of these rows are in train.tsv; --drop-duplicates keeps only the first"
-            if "also_in_dev" in findings
-            else "all rows with the same text are in one split; --drop-duplicates keeps only the"
-            " first"
-        )
+        together = "all rows with the same text are in one split"
+        where = "all of these rows are in train.tsv" if "also_in_dev" in findings else together
+        every = f"{where}; --drop-duplicates keeps only the first"
+        done = "only the first row of each is kept" if drop else every
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
     yield from _conflicts(findings["conflicting"], manifest["task"])
@@ -93,16 +85,14 @@ def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
 
 def _oddities(findings: dict[str, Any]) -> Iterator[str]:
     for part, empty in findings["empty"].items():
-        yield (
-            f"{_rows_have(empty['rows'], part)} an empty text (first: row {empty['first_row']:,})"
-        )
+        first = f"first: row {empty['first_row']:,}"
+        yield f"{_rows_have(empty['rows'], part)} an empty text ({first})"
     yield from _spellings(findings["spellings"])
     for part, labels in findings["missing_labels"].items():
         for label, count in labels.items():
-            yield (
-                f"{_rows_have(count, part)} the label {label!r}; if it stands for a missing value,"
-                f" delete {'the row' if count == 1 else 'the rows'}"
-            )
+            rows = "the row" if count == 1 else "the rows"
+            remedy = f"if it stands for a missing value, delete {rows}"
+            yield f"{_rows_have(count, part)} the label {label!r}; {remedy}"
 
 
 def _spellings(spellings: dict[str, dict[str, int]]) -> Iterator[str]:
@@ -110,10 +100,8 @@ def _spellings(spellings: dict[str, dict[str, int]]) -> Iterator[str]:
     merged = {name: spelled for name, spelled in spellings.items() if len(spelled) > 1}
     for name, spelled in list(merged.items())[:_NAMED_CLASSES]:
         rows = [f"{shown(one)} ({_rows(count)})" for one, count in spelled.items()]
-        yield (
-            f"these labels are spellings of the class {shown(name)}: {listed(rows)};"
-            " --labels-as-written keeps them apart"
-        )
+        remedy = "--labels-as-written keeps them apart"
+        yield f"these labels are spellings of the class {shown(name)}: {listed(rows)}; {remedy}"
     if len(merged) > _NAMED_CLASSES:
         others = _counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
         yield f"{others} several spellings"
@@ -140,10 +128,8 @@ def _single(manifest: dict[str, Any]) -> Iterator[str]:
         sum(split["classes"].values()) > split["rows"] - split["without_label"] for split in counts
     )
     if counts and not several:
-        yield (
-            "no row has more than one label; if labels are separated by another character, pass"
-            " --label-separator"
-        )
+        remedy = "if labels are separated by another character, pass --label-separator"
+        yield f"no row has more than one label; {remedy}"
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
@@ -153,20 +139,16 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     noted = set().union(*missing.values())
     if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
-        reason = (
-            "so a model cannot learn to predict it"
-            if kept
-            else "because all texts with this label are also in the test set"
-        )
+        dropped = "because all texts with this label are also in the test set"
+        reason = "so a model cannot learn to predict it" if kept else dropped
         yield f"train.tsv has no rows labeled {listed(lost)}, {reason}"
     noted.update(lost)
     for split in _held_out(manifest):
         rare = [name for name, count in counts[split].items() if not count and name not in noted]
         if rare:
-            yield (
-                f"{split}.tsv has no rows labeled {listed(rare)}, because all of the few texts"
-                f" with this label are in train.tsv; raise --{split}-fraction or add texts"
-            )
+            reason = "because all of the few texts with this label are in train.tsv"
+            remedy = f"raise --{split}-fraction or add texts"
+            yield f"{split}.tsv has no rows labeled {listed(rare)}, {reason}; {remedy}"
 
 
 def _small(manifest: dict[str, Any]) -> Iterator[str]:

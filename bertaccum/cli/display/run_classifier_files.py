@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from bertaccum.errors import ConfigError
+from bertaccum.inference.results import Prediction
 from bertaccum.options.metrics import METRICS
 from bertaccum.system.atomic import new_file
 from bertaccum.system.files import check_writable
 from data_prep.tables.manifest import manifest_of
-
-if TYPE_CHECKING:
-    from bertaccum.inference.results import Prediction
 
 
 def check_results(named: str | None) -> None:
@@ -23,15 +21,10 @@ def check_results(named: str | None) -> None:
         check_writable(Path(named), "--results")
 
 
-@contextmanager
-def results_file(named: str | None) -> Iterator[BinaryIO | None]:
-    """Yield a file to write to, or None if `named` is None; the file appears only when complete."""
-    if named is None:
-        yield None
-        return
+def results_file(named: str | None) -> AbstractContextManager[BinaryIO | None]:
+    """Return a context with a file, which appears when it is complete; None if `named` is None."""
     # Write to the target of a symbolic link, so that the link remains.
-    with new_file(Path(named).resolve()) as file:
-        yield file
+    return nullcontext() if named is None else new_file(Path(named).resolve())
 
 
 def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str | None) -> int:
@@ -74,10 +67,8 @@ def _answer(one: Prediction, labels: dict[str, str]) -> str:
     if one.probabilities is None:
         return f"{one.score:.3f}"
     if one.label not in labels:
-        raise ConfigError(
-            f"GLUE does not know the run's class {str(one.label)!r}",
-            f"train with the classes of the test set: {', '.join(labels)}",
-        )
+        what = f"GLUE does not know the run's class {str(one.label)!r}"
+        raise ConfigError(what, f"train with the classes of the test set: {', '.join(labels)}")
     return labels[one.label]
 
 

@@ -100,7 +100,7 @@ def follow(
     elif isinstance(event, Evaluated):
         note(sentences.evaluated(event, statistics.best_by if statistics else "accuracy", first))
     elif isinstance(event, Updated) and event.skipped:
-        note(sentences.skipped(event))
+        note(f"update {event.update}: skipped, because the gradient was not finite")
     return statistics
 
 

@@ -7,23 +7,16 @@ from typing import Any
 
 from bertaccum.cli.display.sentences import duration, updates_done
 from bertaccum.cli.display.table_fitting import below_common_folder, print_line, show, show_facts
-from bertaccum.options.metrics import (
-    LABELS,
-    METRICS,
-    mean_loss,
-    noise_scale,
-    one_class,
-    outcome,
-    shown,
-)
+from bertaccum.options import metrics
+from bertaccum.options.metrics import LABELS, METRICS, shown
 from bertaccum.system.sizes import format_shapes, known_size
 
 
 def print_runs(outlines: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum runs`."""
-    metrics = {row["best_by"] for row in outlines}
-    mixed = len(metrics) != 1
-    metric = f"best dev {'metric' if mixed else LABELS[metrics.pop()]}"
+    order = {row["best_by"] for row in outlines}
+    mixed = len(order) != 1
+    metric = f"best dev {'metric' if mixed else LABELS[order.pop()]}"
     batches = ("target batch", "micro-batch")
     head = ("run", "status", "model", *batches, "updates", metric, "best update", "training time")
     names = below_common_folder([row["run"] for row in outlines])
@@ -59,20 +52,20 @@ def print_run(details: dict[str, Any]) -> None:
         "compiled for": format_shapes(plan["shapes"] or (), plan["real_share"]),
         "updates": updates_done(details),
         "training loss": _training_loss(details["training_loss"]),
-        "noise scale": noise_scale(details["noise_scale"]),
+        "noise scale": metrics.noise_scale(details["noise_scale"]),
         "training time": duration(details["seconds"]),
         "speed": _speed(summary) if summary else "",
         "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
         "out of memory": ", ".join(f"update {e['update']}" for e in details["out_of_memory"]),
     }
     if details["best"]:
-        facts |= outcome(details["best"], details["best_by"])
+        facts |= metrics.outcome(details["best"], details["best_by"])
     show_facts(facts)
-    metrics = [details["best_by"], *(name for name in METRICS if name != details["best_by"])]
+    order = [details["best_by"], *(name for name in METRICS if name != details["best_by"])]
     if details["evaluations"]:
-        _while_training(details["evaluations"], metrics)
+        _while_training(details["evaluations"], order)
     if details["evaluated"]:
-        _evaluated(details["evaluated"], metrics)
+        _evaluated(details["evaluated"], order)
     _options("options set:", details["config"])
     _options("options resolved automatically:", details["resolved"])
 
@@ -84,7 +77,7 @@ def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
     facts = {
         "run folder": folder,
         "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
-        **outcome(summary["best_evaluation"], metric),
+        **metrics.outcome(summary["best_evaluation"], metric),
         f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
         "speed": _speed(summary),
         "peak memory": known_size(summary["peak_memory_bytes"]),
@@ -100,32 +93,32 @@ def _speed(summary: dict[str, Any]) -> str:
     return f"{speed:.1f} examples/s" if speed else ""
 
 
-def _while_training(evaluations: list[dict[str, Any]], metrics: list[str]) -> None:
+def _while_training(evaluations: list[dict[str, Any]], order: list[str]) -> None:
     """Print the evaluations on dev.tsv."""
-    metrics = _present(metrics, evaluations)
-    head = ["update", *(f"dev {LABELS[metric]}" for metric in metrics), ""]
+    order = _present(order, evaluations)
+    head = ["update", *(f"dev {LABELS[metric]}" for metric in order), ""]
     rows = [
-        [f"{row['update']:,}", *(shown(row, metric) for metric in metrics), _remark(row)]
+        [f"{row['update']:,}", *(shown(row, metric) for metric in order), _remark(row)]
         for row in evaluations
     ]
     show(head, rows, least=[*reversed(head[2:-1])])
 
 
-def _present(metrics: list[str], rows: Collection[dict[str, Any]]) -> list[str]:
+def _present(order: list[str], rows: Collection[dict[str, Any]]) -> list[str]:
     """Return the metrics that at least one evaluation contains."""
-    return [metric for metric in metrics if any(metric in row for row in rows)]
+    return [metric for metric in order if any(metric in row for row in rows)]
 
 
-def _evaluated(evaluations: dict[str, dict[str, Any]], metrics: list[str]) -> None:
+def _evaluated(evaluations: dict[str, dict[str, Any]], order: list[str]) -> None:
     """Print the saved results of `bertaccum eval`, one row per split or file."""
-    metrics = _present(metrics, evaluations.values())
-    head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in metrics), ""]
+    order = _present(order, evaluations.values())
+    head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in order), ""]
     rows = [
         [
             name,
             shown(row, "update", ","),
             f"{row['examples']:,}",
-            *(shown(row, metric) for metric in metrics),
+            *(shown(row, metric) for metric in order),
             _remark(row),
         ]
         for name, row in evaluations.items()
@@ -144,10 +137,10 @@ def _training_loss(loss: dict[str, Any] | None) -> str:
     if loss is None:
         return ""
     last = "" if loss["last_update"] is None else f"; last update {loss['last_update']:.4f}"
-    return mean_loss(loss["mean"], loss["examples"], last)
+    return metrics.mean_loss(loss["mean"], loss["examples"], last)
 
 
 def _remark(row: dict[str, Any]) -> str:
     """Return the remark on an evaluation in the last column of a table."""
-    only = f"predicts only {row['only_prediction']!r}" if one_class(row) else ""
+    only = f"predicts only {row['only_prediction']!r}" if metrics.one_class(row) else ""
     return ", but ".join(filter(None, ["best so far" if row.get("best") else "", only]))

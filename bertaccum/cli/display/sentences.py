@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import os
@@ -14,19 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertaccum.inference.results import ExportResult, Prediction
+from bertaccum.inference.results import Prediction
 from bertaccum.options import metrics
+from bertaccum.options.fields import Options, field_names
 from bertaccum.options.offload_rungs import LADDER
 from bertaccum.system.files import json_text
 from bertaccum.system.printable import printable, printable_json
-from bertaccum.system.sizes import format_size
-from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped, Updated
+from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped
 
 _TAB = "\t"  # A line may have columns.
 # Options that are no fields of a configuration.
-_OWN_OPTIONS = {
-    *("config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers")
-}
+_OWN_OPTIONS = ["config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers"]
 # Shown before the first update.
 TRACING = "tracing the training step, which takes a while but happens only once"
 
@@ -36,10 +33,9 @@ def _option_names() -> frozenset[str]:
     from bertaccum.options import commands as config
     from bertaccum.options import prepare as prepare_config
 
-    known = {**vars(config), **vars(prepare_config)}
-    kinds = [kind for kind in known.values() if dataclasses.is_dataclass(kind)]
-    names = {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    return frozenset(names | _OWN_OPTIONS)
+    known = [*vars(config).values(), *vars(prepare_config).values()]
+    configs = [value for value in known if isinstance(value, type) and issubclass(value, Options)]
+    return frozenset(_OWN_OPTIONS).union(*map(field_names, configs))
 
 
 def with_flags(message: str) -> str:
@@ -133,11 +129,7 @@ def prediction(predicted: Prediction, as_json: bool) -> None:
     if as_json:
         result_json(predicted.record(), indent=None)
     else:
-        texts = (
-            [predicted.text]
-            if predicted.text_pair is None
-            else [predicted.text, predicted.text_pair]
-        )
+        texts = [predicted.text, *([] if predicted.text_pair is None else [predicted.text_pair])]
         columns = [*_predicted(predicted), *(" ".join(text.split()) for text in texts)]
         result(_TAB.join(map(printable, columns)))
 
@@ -207,18 +199,15 @@ def batch_advice(advice: dict[str, Any]) -> str:
 
 def double_batch(advice: dict[str, Any]) -> str:
     """Return a sentence about twice the target batch, given the result of `advice`."""
-    return (
-        f"with target batch {2 * advice['target_batch']:,}, the same loss would take about"
-        f" {_of_double_batch(advice):.0%} of the updates (see `bertaccum advise`)"
-    )
+    updates = f"{_of_double_batch(advice):.0%} of the updates (see `bertaccum advise`)"
+    batch = 2 * advice["target_batch"]
+    return f"with target batch {batch:,}, the same loss would take about {updates}"
 
 
 def learned_little(best: metrics.Evaluation) -> str:
     """Return a sentence about a run that has learned little, if its best evaluation tells so."""
-    doubt = metrics.warning(best)
-    return (
-        f"{doubt}; try the learning rate that --find-lr suggests, or train longer" if doubt else ""
-    )
+    doubt, advice = metrics.warning(best), "try the learning rate that --find-lr suggests"
+    return f"{doubt}; {advice}, or train longer" if doubt else ""
 
 
 def _of_double_batch(advice: dict[str, Any]) -> float:
@@ -234,11 +223,6 @@ def suggested_rate(rates: dict[str, Any]) -> str:
     if not rates["has_risen"]:
         lowest += " and does not rise after it, so a higher rate may be better"
     return f"try learning rate {rates['learning_rate']:.1e}, a third of the rate at which {lowest}"
-
-
-def skipped(event: Updated) -> str:
-    """Return the message for an update that was skipped."""
-    return f"update {event.update}: skipped, because the gradient was not finite"
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
@@ -286,8 +270,3 @@ def run_line(outline: dict[str, Any]) -> str:
         return said
     so_far = "" if outline["status"] == "finished" else " so far"
     return f"{said}; its best checkpoint{so_far}: update {best:,}"
-
-
-def exported(model: ExportResult) -> None:
-    """Print the path and size of an exported model."""
-    result(f"{model.folder}: written, {format_size(model.bytes)}")

@@ -5,18 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from rich import progress
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live as RichLive
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
@@ -121,7 +113,7 @@ class Live(View):
         return Group(self._bars, *([_figures(self._statistics, width)] if self._statistics else []))
 
 
-class _TimeLeft(TimeRemainingColumn):
+class _TimeLeft(progress.TimeRemainingColumn):
     """The remaining time: that of the statistics for training, which alone know of tracing."""
 
     def render(self, task: Task) -> Text:
@@ -131,15 +123,15 @@ class _TimeLeft(TimeRemainingColumn):
         return Text(f"{sentences.duration(seconds)} left", style="progress.remaining")
 
 
-def _bars(width: int) -> Progress:
+def _bars(width: int) -> progress.Progress:
     """Return the progress bars; long names wrap, and neither words nor numbers are split."""
     whole, wide = Column(no_wrap=True), width >= _WITH_BARS
     name = Column(overflow="fold", min_width=min(_LONGEST_WORD, width // 3))
-    return Progress(
-        TextColumn("{task.description}", markup=False, table_column=name),
-        *([BarColumn(min(max(width - _WITH_BARS, 4), 40))] if wide else []),
-        MofNCompleteColumn(table_column=whole),
-        *([TimeElapsedColumn(table_column=whole)] if wide else []),
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False, table_column=name),
+        *([progress.BarColumn(min(max(width - _WITH_BARS, 4), 40))] if wide else []),
+        progress.MofNCompleteColumn(table_column=whole),
+        *([progress.TimeElapsedColumn(table_column=whole)] if wide else []),
         _TimeLeft(table_column=whole),
     )
 

@@ -9,12 +9,19 @@ shown only if the run fails, before the error.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
+import json
+import math
 import sys
-from typing import TextIO
+import time
+from typing import Any, TextIO
 
 from bertaccum.cli.display import sentences
+from bertaccum.cli.display.run_progress import RunStatistics, follow, progress_line
 from bertaccum.cli.display.stderr_capture import Capture
-from bertaccum.training.events import Event
+from bertaccum.system.files import finite
+from bertaccum.training.events import Event, Started, Updated
 
 
 class View:
@@ -62,3 +69,84 @@ class View:
         """Release the terminal and stderr, and return captured text that has not been shown yet."""
         capture, self._capture = self._capture, None
         return capture.close() if capture else ""
+
+
+class _Log(View):
+    """A view that shows progress at intervals."""
+
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(verbose)
+        self._seconds, self._last = seconds, -math.inf
+
+    def _is_due(self) -> bool:
+        """Return whether to report progress now; if so, the next interval begins."""
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Lines(_Log):
+    """A view that prints plain lines: progress at intervals, everything else immediately."""
+
+    def __init__(self, seconds: float, verbose: bool = False) -> None:
+        super().__init__(seconds, verbose)
+        self._statistics: RunStatistics | None = None
+        # For each phase: the time and the amount of its first report, and its latest amount.
+        self._first: dict[str, tuple[float, int]] = {}
+        self._done: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        # When a phase such as evaluation repeats, its amount drops back to the start.
+        if done <= self._done.get(what, done):
+            self._first[what] = now, done
+        self._done[what] = done
+        start, before = self._first[what]
+        if not self._is_due():
+            return
+        parts = [f"{what}: {done:,}" + (f" of {total:,}" if total else "")]
+        if total is not None and done > before:
+            left = (now - start) / (done - before) * (total - done)
+            parts.append(f"{sentences.duration(left)} left")
+        self.note("  ".join(parts))
+
+    def note(self, line: str) -> None:
+        sentences.note(sentences.with_flags(line), self.stderr)
+
+    def event(self, event: Event) -> None:
+        self._statistics = follow(self._statistics, event, self.note)
+        if isinstance(event, Started) and not event.over:
+            self.note(sentences.TRACING)
+        elif isinstance(event, Updated) and self._statistics and self._is_due():
+            self.note(progress_line(self._statistics))
+
+
+class Records(_Log):
+    """A view that prints JSON lines: progress and updates at intervals, the rest immediately.
+
+    Each record has the keys `time` and `event`.
+    """
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        if self._is_due():
+            self._write("progress", {"what": what, "done": done, "total": total})
+
+    def note(self, line: str) -> None:
+        self._write("note", {"text": sentences.with_flags(line)})
+
+    def event(self, event: Event) -> None:
+        if not isinstance(event, Updated) or event.skipped or self._is_due():
+            self._write(event.kind, dataclasses.asdict(event))
+
+    def log(self, line: str) -> None:
+        self._write("log", {"text": line})
+
+    def error(self, message: str, exit_code: int) -> None:
+        self._write("error", {"message": message, "exit_code": exit_code})
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
+        record = {"time": now, "event": event} | finite(values)
+        sentences.note(json.dumps(record, default=str), self.stderr)

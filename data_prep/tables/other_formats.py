@@ -1,6 +1,7 @@
-"""Readers of formats that name their columns: JSON Lines (one object per line) and Parquet.
+"""Readers of JSON Lines (one object per line), Parquet and fastText's format.
 
-A field of a nested object has the name `data.text`.
+A field of a nested object has the name `data.text`. In fastText's format, a line is a text with
+labels such as `__label__good` before it. Source: fasttext.cc/docs/en/supervised-tutorial.html.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
+from data_prep.tables.columns import ReadOptions
+from data_prep.tables.detection import FASTTEXT_PREFIX
+from data_prep.tables.rows import Records, Row
 from data_prep.tables.text_files import HAS_RETURN, text_lines
 
 _ENDINGS = frozenset({".jsonl", ".ndjson", ".json"})
@@ -46,7 +50,7 @@ def json_names(path: Path, encoding: str | None) -> list[str]:
 
 def json_cells(
     path: Path, encoding: str | None, names: Sequence[str], label: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
+) -> Records:
     """Yield the line number of each object, from 1, and its values for the keys `names`, as text.
 
     Args:
@@ -130,9 +134,7 @@ def _fields(parent: Any) -> Iterator[str]:
             yield from (f"{parent.name}.{name}" for name in _fields(field))
 
 
-def parquet_cells(
-    path: Path, names: Sequence[str], label: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
+def parquet_cells(path: Path, names: Sequence[str], label: str | None = None) -> Records:
     """Yield the number of each row and its values in some columns, as `json_cells` does."""
     with _opened(path) as file:
         batches = file.iter_batches(_ROWS_A_BATCH, columns=list(names))
@@ -147,16 +149,14 @@ def _opened(path: Path) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise InputError(
-            "is a Parquet file, which needs pyarrow", "install bertaccum[parquet]", path=path
-        ) from error
+        what = "is a Parquet file, which needs pyarrow"
+        raise InputError(what, "install bertaccum[parquet]", path=path) from error
     try:
         with parquet.ParquetFile(path) as file:
             yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"is a damaged Parquet file ({error})", "create or download it again", path=path
-        ) from error
+        what = f"is a damaged Parquet file ({error})"
+        raise InputError(what, "create or download it again", path=path) from error
 
 
 def _cells(
@@ -188,3 +188,35 @@ def _text(value: Any, name: str, path: Path, row: int) -> str:
         return f"{value:f}" if isinstance(value, Decimal) else str(value)
     what = f"the value of {name!r} is a {type(value).__name__}, not text"
     raise InputError(what, "use text, or a number for a class", path=path, row=row)
+
+
+_LABEL = re.compile(rf"(?<!\S){FASTTEXT_PREFIX}(\S+)")
+# In a table without a header, a delimiter follows the first label.
+_FIRST = re.compile(rf"\s*{FASTTEXT_PREFIX}[^\s,;|]+\s")
+
+
+def is_fasttext(first_line: str) -> bool:
+    """Return whether a file whose first line is not blank has fastText's format."""
+    return bool(_FIRST.match(first_line))
+
+
+def fasttext_rows(path: Path, reading: ReadOptions) -> Iterator[Row]:
+    """Yield the examples of a file in fastText's format; skip blank lines.
+
+    The labels of a line that has several, or may have, are a JSON list.
+    """
+    for row, line in text_lines(path, reading.encoding):
+        if line.strip():
+            text = _LABEL.sub(" ", line).strip()
+            label = None if reading.label_column is None else _label(line, reading, path, row)
+            yield Row(row, label, text)
+
+
+def _label(line: str, reading: ReadOptions, path: Path, row: int) -> str:
+    labels = _LABEL.findall(line)
+    if not labels:
+        remedy = f"begin the line with {FASTTEXT_PREFIX} and a class, or delete it"
+        raise InputError("has no label", remedy, path=path, row=row)
+    # Labels may contain any separator.
+    several = len(labels) > 1 or reading.several_labels
+    return json.dumps(labels, ensure_ascii=False) if several else labels[0]

@@ -1,4 +1,4 @@
-"""Checks of the machine: processor, memory, cache folder and environment variables."""
+"""Checks of the machine, of Python and of the packages, without importing the packages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertaccum.errors import reason
-from bertaccum.inspection.finding import FAILED, OK, WARNING, Finding
-from bertaccum.system.machine_cores import usable_cores
+from bertaccum.system.machine import available_bytes, machine_bytes, usable_cores
 from bertaccum.system.sizes import format_size
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
 
 # BERT-Base has 110 million weights: 1.6 GiB with moments and accumulators, and 1.2 GiB for a
 # checkpoint.
@@ -46,10 +51,9 @@ def check_processor() -> tuple[Finding, dict[str, Any]]:
 def check_memory() -> tuple[Finding, dict[str, Any]]:
     """Return the memory of the machine and how much of it is available, in bytes."""
     try:
-        from bertaccum.system.machine_memory import available_bytes, machine_bytes
+        total, free = machine_bytes(), available_bytes()
     except ImportError:  # psutil is missing, which another check reports.
         return Finding("memory", WARNING, "unknown without psutil", "install psutil"), {}
-    total, free = machine_bytes(), available_bytes()
     known = {"total_bytes": total, "available_bytes": free}
     detail = f"{format_size(free)} of {format_size(total)} available"
     if free < _SCARCE_BYTES:
@@ -97,3 +101,84 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def _without_secrets(value: str) -> str:
     value = re.sub(r"(://)[^/@\s]*@", r"\1…@", value)
     return re.sub(r"(://[^?\s]*)\?\S*", r"\1?…", value)
+
+
+# Packages that are always listed. The others are listed if something is wrong with them.
+_MAIN = ("tensorflow", "tf_keras", "tensorflow-text", "tf-models-official", "numpy", "protobuf")
+_INSTALL = "install bertaccum with pip (see docs/how-to/install.md)"
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package according to its metadata; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages() -> list[Finding]:
+    """Compare the versions of Python and of all packages with those that bertaccum requires."""
+    try:
+        from packaging.requirements import Requirement
+        from packaging.specifiers import SpecifierSet
+    except ImportError:
+        return [_missing("packaging", "packaging")]
+    try:
+        known = metadata.metadata("bertaccum")
+    except metadata.PackageNotFoundError:
+        detail = "the source is used without installing it, so the versions cannot be checked"
+        return [Finding("bertaccum", WARNING, detail, _INSTALL), *_unchecked()]
+    every = [Requirement(text) for text in known.get_all("Requires-Dist") or []]
+    required = [r for r in every if r.marker is None or r.marker.evaluate({"extra": ""})]
+    findings = [_check_requirement(requirement) for requirement in required]
+    shown = [f for f in findings if f.status != OK or f.subject in _MAIN]
+    others = len(findings) - len(shown)
+    return [
+        _check_python(SpecifierSet(known["Requires-Python"] or "")),
+        *shown,
+        *(f for f in _unchecked() if f.subject not in {r.name for r in required}),
+        Finding("other packages", OK, f"{others} installed in a supported version"),
+    ]
+
+
+def _check_python(supported: object) -> Finding:
+    version = platform.python_version()
+    # SpecifierSet is not imported at the top, so its method is used through `in`.
+    if version in supported:  # type: ignore[operator]
+        return Finding("Python", OK, f"{version} ({platform.python_implementation()})")
+    remedy = f"use a Python version in {supported}"
+    return Finding("Python", FAILED, f"{version} is not supported", remedy)
+
+
+def _check_requirement(requirement: Requirement) -> Finding:
+    name, supported = requirement.name, requirement.specifier
+    version = installed(name)
+    if version is None:
+        return _missing(name, str(requirement).split(";")[0])
+    if supported.contains(version, prereleases=True):
+        return Finding(name, OK, version)
+    remedy = f"run `pip install '{name}{supported}'`"
+    return Finding(name, FAILED, f"{version} is not supported", remedy)
+
+
+def _missing(package: str, requirement: str) -> Finding:
+    return Finding(package, FAILED, "is not installed", f"run `pip install '{requirement}'`")
+
+
+def _unchecked() -> list[Finding]:
+    """Return the versions of the main packages, for which no range is known."""
+    versions = {package: installed(package) for package in _MAIN}
+    return [Finding(package, OK, version) for package, version in versions.items() if version]
+
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    subject: str  # Subject of the check, such as a package.
+    status: str  # One of `OK`, `WARNING` and `FAILED`.
+    detail: str  # Result of the check.
+    remedy: str = ""  # Advice; empty if the status is `OK`.

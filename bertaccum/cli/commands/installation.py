@@ -1,4 +1,4 @@
-"""`bertaccum doctor`."""
+"""`bertaccum doctor` and `bertaccum models`: what is installed, and what can be downloaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from bertaccum import api
-from bertaccum.cli.display import sentences
+from bertaccum.cli.display import sentences, tables
 from bertaccum.cli.options import command
 from bertaccum.cli.shared import print_result
 from bertaccum.errors import RunError
@@ -49,11 +49,34 @@ def _show(record: dict[str, Any]) -> None:
         **record["environment"],
     }
     width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
+    indent = 9 + width + 2
     for name, value in facts.items():
-        sentences.result(f"{'':9}{name:{width}}  {value}", 9 + width + 2)
+        sentences.result(f"{'':9}{name:{width}}  {value}", indent)
     for check in record["checks"]:
-        sentences.result(
-            f"{check['status']:9}{check['subject']:{width}}  {check['detail']}", 9 + width + 2
-        )
+        line = f"{check['status']:9}{check['subject']:{width}}  {check['detail']}"
+        sentences.result(line, indent)
         if check["remedy"]:
-            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", 9 + width + 2)
+            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", indent)
+
+
+@command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON record for each model.")
+def models(as_json: bool) -> None:
+    """List the released models that train can start from.
+
+    `--model` and `--init-checkpoint` select Google's models by their names. `train` checks
+    a download with the MD5 digest that the server reports, and its files with their SHA-256 if it
+    is known.
+
+    \b
+    Examples:
+      bertaccum models
+      bertaccum models --json
+      bertaccum train --model bert-base-multilingual-cased
+    """
+    records = api.models()
+    if as_json:
+        for record in records:
+            sentences.result_json(record, indent=None)
+    else:
+        tables.print_models(records)

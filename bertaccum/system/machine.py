@@ -1,16 +1,17 @@
-"""The memory of the machine."""
+"""The memory and the processor cores of the machine."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-
-import psutil
 
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def machine_bytes() -> int:
     """Return the machine's memory in bytes, or this process's control group limit if lower."""
+    import psutil
+
     total = int(psutil.virtual_memory().total)
     try:
         return min(total, int((_GROUP / "memory.max").read_text()))
@@ -20,6 +21,8 @@ def machine_bytes() -> int:
 
 def available_bytes() -> int:
     """Return the machine's available memory in bytes, or its control group's if lower."""
+    import psutil
+
     available = int(psutil.virtual_memory().available)
     try:
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
@@ -28,3 +31,10 @@ def available_bytes() -> int:
         return min(available, limit - used + int(stat["inactive_file"]))
     except (OSError, ValueError, KeyError):
         return available
+
+
+def usable_cores() -> int:
+    """Return the number of usable cores; on Linux, taskset and containers can reduce it."""
+    if hasattr(os, "sched_getaffinity"):  # Not on macOS and Windows.
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
