@@ -14,11 +14,11 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.activations import gelu
 from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder import build_encoder, checkpoint_name, random_initializer, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.layers import gelu
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer
 from bertaccum.tasks.head import build_classifier, load_run
 
