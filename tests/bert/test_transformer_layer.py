@@ -217,9 +217,9 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
 
 
 PARTS = {
-    "attention.attention": plain_attention,
-    "dense.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
-    "layer_norm.layer_norm": plain_norm,
+    "transformer_layer.attention": plain_attention,
+    "layers.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
+    "layers.layer_norm": plain_norm,
 }
 
 
