@@ -193,7 +193,8 @@ def plain_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 
 def layer_with(**arguments: Any) -> TransformerLayer:
-    return TransformerLayer(16, 2, 32, dropout=0.3, mask_width=16, **arguments)
+    dimensions = EncoderConfig(16, 2, 2, 32, max_position_embeddings=16)
+    return TransformerLayer(dimensions, dropout=0.3, **arguments)
 
 
 def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[np.ndarray]:
