@@ -35,9 +35,8 @@ from bertaccum.reporting.batch_advice import noise_scale
 from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
-from bertaccum.training.initial_model import build_model
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import Trainee, make_update
 
 EXAMPLES, UPDATES, LENGTH = 2048, 200, 128
@@ -118,8 +117,8 @@ def of_single_examples(model: Any, config: TrainConfig, store: TokenStore) -> tu
 
     @tf.function(input_signature=trainee.signature())
     def gradient(*window: Any) -> Any:
-        _, pairs = trainee.micro_step(trainee.open_share(window).micro_batch(0))
-        return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g, _ in pairs], axis=0)
+        _, gradients = trainee.micro_step(trainee.open_share(window).micro_batch(0))
+        return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g in gradients], axis=0)
 
     total, squares = 0.0, 0.0
     for row in range(len(store)):

@@ -1,4 +1,4 @@
-"""The current micro-batch, through which a model's losses pass its weight to the optimizers."""
+"""The current micro-batch, the losses that pass its weight to the optimizers, and their logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 from keras import ops
+
+from bertaccum.accumulation import contract
+from bertaccum.accumulation.contract import EXAMPLES
+from bertaccum.keras3 import _keras_compat, replicas
 
 SUM = "sum"
 
@@ -42,16 +47,10 @@ class MicroBatch:
         """Return the factor of the gradient, and the number to add to the window's divisor."""
         if self.kind == SUM:
             return ops.ones((), dtype), ops.cast(first, dtype)
-        weight = at_least(self.size, dtype)
+        # If all positions of a window are masked, its weight is not zero, but too small to change a
+        # sum. The mean is then the gradient of the regularizers.
+        weight = ops.maximum(ops.cast(self.size, dtype), 1e-20)
         return weight, weight
-
-
-def at_least(weight: Any, dtype: Any) -> Any:
-    """Return the weight, or instead of zero a number that is too small to change a sum.
-
-    If all positions of a window are masked, the mean is then the gradient of the regularizers.
-    """
-    return ops.maximum(ops.cast(weight, dtype), 1e-20)
 
 
 _CURRENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None)
@@ -71,3 +70,141 @@ def micro_batch(examples: Any) -> Iterator[MicroBatch]:
 def current() -> MicroBatch | None:
     """Return the current micro-batch; None outside of an accumulating model's step."""
     return _CURRENT.get()
+
+
+_POSITIONS, _WEIGHTS = "unmasked positions", "sample weights"
+
+
+class MeasuredLoss:
+    """A function that the container of a compiled model calls in place of the user's loss."""
+
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        self.loss = loss
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the mean loss, and report its divisor to the current micro-batch, if any."""
+        micro = current()
+        if micro is None:
+            return self.loss(y_true, y_pred, sample_weight)
+        reduction = getattr(self.loss, "reduction", "mean")
+        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            raise contract.no_mean(self.loss)
+        with contract.recorded_values(self.loss) as called:
+            value = self.loss(y_true, y_pred, sample_weight)
+        if not micro.weight_given:
+            losses = called[-1] if called else value
+            kind, size = _divisor(reduction, losses, y_pred, sample_weight)
+            if size is None and len(keras.tree.flatten(y_pred)[0].shape) != 1:
+                contract.warn_of_unknown_divisor(self.loss.name)
+            size = micro.examples if size is None else size
+            contract.report_divisor(micro, kind, size, replicas.check_equal)
+        return value
+
+
+def _divisor(
+    reduction: str, losses: Any, y_pred: Any, sample_weight: Any
+) -> tuple[Hashable, Any | None]:
+    """Return the kind of divisor in the mean of `losses`, and the divisor.
+
+    The divisor is None if the loss itself returned a single number.
+
+    Source: `Loss.__call__` and `reduce_weighted_values` of Keras 3.15.
+    """
+    masks = [m for m in map(_keras_compat.mask_of, (y_pred, losses)) if m is not None]
+    if reduction == "mean_with_sample_weight" and (masks or sample_weight is not None):
+        if masks:
+            raise ValueError(
+                "accumulation does not know the divisor of a masked loss with the reduction"
+                " 'mean_with_sample_weight'; use reduction='sum_over_batch_size'"
+            )
+        return _WEIGHTS, ops.sum(sample_weight)
+    if len(losses.shape) == 0:
+        return EXAMPLES, None
+    if not masks:
+        return EXAMPLES, ops.shape(losses)[0]
+    valid = masks[0] if len(masks) == 1 else ops.logical_and(*masks)
+    return (_POSITIONS, *map(id, masks)), ops.sum(ops.cast(valid, "float32"))
+
+
+def report_sum(current: MicroBatch, alone: bool) -> None:
+    """Report that the loss of the current micro-batch is a sum over the examples.
+
+    Raises ValueError unless it is `alone`, without a loss that is a mean.
+    """
+    if not alone or current.kind not in (None, SUM):
+        raise ValueError(
+            "a layer passes one value per example to add_loss, which Keras sums over the batch, but"
+            " the model also has a loss that is a mean, so their gradients cannot be accumulated"
+            " together; add the mean of the values instead, times the size of the large batch"
+        )
+    current.kind = SUM
+
+
+class WindowLoss(keras.metrics.Mean):
+    """The mean over the losses of windows, as if each window were one large batch.
+
+    The loss of a window is the mean over its micro-steps, weighted by the divisors of their losses.
+    Windows are weighted by their numbers of examples, or equally if these are unknown. Outside of
+    the steps of an accumulating model, such as in `evaluate`, this is Keras' own `Mean`.
+
+    Args:
+      accumulation_steps: Number of micro-steps in a window. If it is a function, all micro-steps of
+        an epoch count as one window.
+      name: Name of the loss in logs.
+    """
+
+    def __init__(self, accumulation_steps: Any, name: str) -> None:
+        super().__init__(name=name)
+        self._steps = 2**31 - 1 if callable(accumulation_steps) else accumulation_steps
+
+        def add(name: str, dtype: str) -> keras.Variable:
+            return self.add_variable((), "zeros", dtype=dtype, name=name)
+
+        self.window_total, self.window_weight, self.window_examples = (
+            add(name, self.dtype) for name in ("window_total", "window_weight", "window_examples")
+        )
+        self.window_steps = add("window_steps", "int32")
+
+    @property
+    def _window(self) -> list[keras.Variable]:
+        return [self.window_total, self.window_weight, self.window_examples, self.window_steps]
+
+    def update_state(self, values: Any, sample_weight: Any = None) -> None:
+        """Add the loss of a micro-step with `sample_weight` examples, or None if unknown."""
+        micro = current()
+        if micro is None:
+            super().update_state(values, sample_weight)
+            return
+        with replicas.after([values]):
+            self._end_full_window()
+            dtype = self.window_total.dtype
+            factor, weight = micro.shares(self.window_steps == 0, dtype)
+            self.window_total.assign_add(factor * ops.cast(values, dtype))
+            self.window_weight.assign_add(weight)
+            examples = 1.0 if sample_weight is None else self.window_examples + sample_weight
+            self.window_examples.assign(ops.cast(examples, dtype))
+            self.window_steps.assign_add(1)
+
+    def _end_full_window(self) -> None:
+        full = self.window_steps >= self._steps
+        total = self._total_of_window()
+        self.total.assign_add(ops.where(full, total, ops.zeros_like(total)))
+        examples = ops.convert_to_tensor(self.window_examples)
+        self.count.assign_add(ops.where(full, examples, ops.zeros_like(examples)))
+        for variable in self._window:
+            value = ops.convert_to_tensor(variable)
+            variable.assign(ops.where(full, ops.zeros_like(value), value))
+
+    def _total_of_window(self) -> Any:
+        return ops.divide_no_nan(self.window_total, self.window_weight) * self.window_examples
+
+    def result(self) -> Any:
+        """Return the mean over all windows, including a partial one."""
+        total = self.total + self._total_of_window()
+        return ops.divide_no_nan(total, self.count + self.window_examples)
+
+    def reset_state(self) -> None:
+        """Start again."""
+        super().reset_state()
+        for variable in self._window:
+            variable.assign(ops.zeros((), variable.dtype))

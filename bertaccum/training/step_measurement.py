@@ -43,8 +43,7 @@ from bertaccum.system.temporary_paths import scratch_folder
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.checkpoints import write_state
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.recipe import build_model, make_optimizer, offload
 from bertaccum.training.step import make_update
 
 # Number of windows whose examples' shapes are reported.
@@ -156,7 +155,9 @@ class MeasuredModel:
             update(window)
             seconds = time.perf_counter() - start
             if request.thorough:
-                self._between_updates(max(request.micro_batches, key=_tokens))
+                longest = max(request.micro_batches, key=_tokens)
+                make_predict(self.model, Topology())(self._window([longest]))
+                write_scratch_state(self.model, self.optimizer)
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}
@@ -175,10 +176,6 @@ class MeasuredModel:
             made_of = self.task, self.model, self.optimizer, _SEED
             self.updates[kind] = make_update(*made_of, accumulate, compile=compile)
         return self.updates[kind]
-
-    def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
-        make_predict(self.model, Topology())(self._window([micro_batch]))
-        write_scratch_state(self.model, self.optimizer)
 
     def _window(
         self, micro_batches: Sequence[Sequence[Shape]], padded: Sequence[Shape] | None = None

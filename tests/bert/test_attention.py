@@ -8,8 +8,8 @@ import tensorflow as tf
 import tf_keras
 from gradients import output_and_gradients
 
-from bertaccum.bert.attention import SelfAttention
 from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
+from bertaccum.bert.transformer_layer import SelfAttention
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 7, 8, 2
 
@@ -74,7 +74,7 @@ def test_values_and_gradients_match_keras(
 ) -> None:
     # Use Keras' matrix products, so that only the attention differs.
     for name in ("dense", "dense_for_inference"):
-        monkeypatch.setattr(f"bertaccum.bert.dense.{name}", product)
+        monkeypatch.setattr(f"bertaccum.bert.layers.{name}", product)
     mine, theirs = (made(dtype, dropout, queries) for made in (ours, keras))
     x = tf.random.normal([BATCH, LENGTH, 8], dtype="float64" if dtype == "float64" else "float32")
     mask = tf.sequence_mask([7, 2, 5], LENGTH, tf.int32)

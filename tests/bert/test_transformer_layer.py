@@ -14,11 +14,11 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.activations import gelu
 from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder import build_encoder, checkpoint_name, random_initializer, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.layers import gelu
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer
 from bertaccum.tasks.head import build_classifier, load_run
 
@@ -193,7 +193,8 @@ def plain_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 
 def layer_with(**arguments: Any) -> TransformerLayer:
-    return TransformerLayer(16, 2, 32, dropout=0.3, mask_width=16, **arguments)
+    dimensions = EncoderConfig(16, 2, 2, 32, max_position_embeddings=16)
+    return TransformerLayer(dimensions, dropout=0.3, **arguments)
 
 
 def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[np.ndarray]:
@@ -217,9 +218,9 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
 
 
 PARTS = {
-    "attention.attention": plain_attention,
-    "dense.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
-    "layer_norm.layer_norm": plain_norm,
+    "transformer_layer.attention": plain_attention,
+    "layers.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
+    "layers.layer_norm": plain_norm,
 }
 
 
