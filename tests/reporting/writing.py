@@ -37,7 +37,7 @@ def write_run(
     """
     folder.mkdir(parents=True)
     options = {"data": "/home/someone/data/reviews", "model": "bert-tiny", "target_batch": batch}
-    (folder / "config.yaml").write_text(yaml.safe_dump(options | config))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"learning_rate": 2e-5} | options | config))
     lines = [
         {
             "kind": "updated",
