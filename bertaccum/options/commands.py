@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from bertaccum.errors import ConfigError
+from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import (
     AUTO,
     MAX_EPOCHS,
@@ -442,10 +443,18 @@ class TrainConfig(StepConfig):
 class PlanConfig(StepConfig):
     """Options of `bertaccum plan`: `StepConfig`, the device and the output file."""
 
+    card: str | None = memory_option(
+        None,
+        "Plan for this GPU, such as rtx-3060, which need not be in this machine; list prints"
+        " the known GPUs. Memory is measured on the CPU, and speed is calculated from published"
+        " figures of the card.",
+        check=check_card,
+    )
     device_memory: str | None = memory_option(
         None,
-        "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
-        " machine. Part of the memory is reserved for the CUDA context and workspaces.",
+        "Memory of the GPU to plan for, such as 4GiB, of which a part is reserved for the CUDA"
+        " context and workspaces. [default: the memory of `card`] Without `card`, speed is"
+        " calculated for the smallest known GPU with this much memory.",
         check=partial(size_in_bytes, "device_memory"),
     )
     out: str = output_option("plan.json", "Plan file to write.", path=True)
@@ -455,7 +464,20 @@ class PlanConfig(StepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_both(self, "card", "memory_limit", "the memory of the device")
         _refuse_both(self, "device_memory", "memory_limit", "the memory of the device")
+
+    @property
+    def simulated_card(self) -> Card | None:
+        """The GPU to plan for, with the memory to plan for; None for this machine's device."""
+        memory = size_in_bytes("device_memory", self.device_memory)
+        if self.card is not None:
+            card = CARDS[self.card]
+        elif memory is not None:
+            card = card_with_memory(memory)
+        else:
+            return None
+        return card._replace(memory_mib=memory // 2**20) if memory is not None else card
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.data.run_inputs import read_inputs, tsvs_to_plan_with
 from bertaccum.distribution import device_memory
 from bertaccum.options.commands import PlanConfig, TrainConfig
-from bertaccum.options.fields import AUTO, size_in_bytes
+from bertaccum.options.fields import AUTO
 from bertaccum.planning.compile_cost import should_compile
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.measurement import PlanRequest
@@ -43,10 +43,9 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     source = find_dimensions(config, progress)
     if not source.vocabulary:
         tsvs = []
-    memory = size_in_bytes("device_memory", config.device_memory)
-    if memory is not None:
-        memory = device_memory.memory_for_tensors(memory)
-    request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory)
+    card = config.simulated_card
+    memory = card and device_memory.memory_for_tensors(card)
+    request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory, card)
     result = _with_compilation(
         find_fastest_plan(request, progress, config.fresh), request, progress
     )
@@ -60,7 +59,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
 
 def _with_compilation(result: PlanResult, request: PlanRequest, progress: Progress) -> PlanResult:
     """Add the shapes of compiled steps, if a run of the usual length compiles its steps."""
-    known = request.inputs.tsvs and request.memory_bytes is None
+    known = request.inputs.tsvs and request.card is None
     if result.plan is None or result.measured is None or not known:
         return result
     request = request.in_precision(result.measured.precision)
