@@ -138,7 +138,7 @@ def _compared(one: Measured) -> dict[str, float | str]:
 
 
 def _update(model: str, one: Measured, counted: Operations, request: MeasurementRequest) -> float:
-    """Return the time of 32 examples in micro-batches that are all the same."""
+    """Return the time of 32 examples in equal micro-batches."""
     time = CalculatedTime(CARDS["h200"], PRESET_CONFIGS[model], one.precision, counted=counted)
     step = time.micro_step(32 / one.steps, one.length * one.real, request).seconds
     return one.steps * step + time.optimizer_step(request)

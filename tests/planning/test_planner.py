@@ -178,6 +178,21 @@ def test_plan_for_a_card_has_calculated_speeds(make: Callable[..., Any]) -> None
     assert written["memory_bytes"] == (8192 - 250 - 1536) * MIB
 
 
+def test_plan_for_a_card_says_how_long_it_takes(make: Callable[..., Any]) -> None:
+    for model, took in (("bert-small", "1 minute"), ("bert-large", "3 minutes")):
+        options = PlanConfig(card="h200", model=model, max_seq_length=512)
+        progress = Notes()
+        plan_for_options(options, progress)
+        assert progress.lines == [
+            f"planning takes about {took} on two cores that nothing else uses"
+        ]
+        plan_for_options(options, progress)
+        assert len(progress.lines) == 1  # The second plan comes from the cache.
+    progress = Notes()
+    plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
+    assert progress.lines == []
+
+
 def test_float16_of_a_card_is_measured_in_bfloat16(make: Callable[..., Any]) -> None:
     _, written = make(card="t4")
     assert written["precision"] == "mixed_float16"

@@ -43,7 +43,7 @@ def plan(view: View, as_json: bool, show_all: bool, **values: Any) -> None:
       bertaccum plan
       bertaccum plan --card list
       bertaccum plan --model bert-base --max-seq-length 512 --card gtx-1050-ti
-      bertaccum plan --config configs/bert-base-4gb.yaml --device-memory 4GiB --json
+      bertaccum plan --config configs/bert-base-4gb.yaml --card gtx-1050-ti --json
     """
     if values["card"] == "list":
         print_cards(CARDS.values(), as_json)
