@@ -34,6 +34,7 @@ class Measured(NamedTuple):
       length: Maximum number of tokens.
       precision: Precision of the model.
       offload: What is offloaded; BERT-Base is then trained with recomputation.
+      whole: Whether the optimizer step is included.
     """
 
     name: str
@@ -43,11 +44,15 @@ class Measured(NamedTuple):
     length: int = 128
     precision: str = "float32"
     offload: str | None = None
+    whole: bool = True
 
 
 # docs/explanation/speed.md and README.md contain these measurements. The shares of real tokens are
 # those of benchmarks/speed.py padding.
 MEASURED = (
+    Measured("float32, forward and backward passes", 48, whole=False),
+    Measured("the same, mixed_bfloat16", 75, precision="mixed_bfloat16", whole=False),
+    Measured("the same, mixed_float16", 71, precision="mixed_float16", whole=False),
     Measured("float32", 61),
     Measured("float32, second measurement", 32e3 / 623),
     Measured("mixed_bfloat16", 92, precision="mixed_bfloat16"),
@@ -141,7 +146,7 @@ def _update(model: str, one: Measured, counted: Operations, request: Measurement
     """Return the time of 32 examples in equal micro-batches."""
     time = CalculatedTime(CARDS["h200"], PRESET_CONFIGS[model], one.precision, counted=counted)
     step = time.micro_step(32 / one.steps, one.length * one.real, request).seconds
-    return one.steps * step + time.optimizer_step(request)
+    return one.steps * step + one.whole * time.optimizer_step(request)
 
 
 def _published(name: str, half: bool) -> dict[str, float | str]:
