@@ -3,7 +3,7 @@
     python benchmarks/gpu.py --shared ../shared
     python benchmarks/gpu.py --parts export                      # files for `peers` and `ours`
     python benchmarks/gpu.py --parts peers ours --minutes 4
-    python benchmarks/gpu.py --parts table calculated            # tables, without a GPU
+    python benchmarks/gpu.py --parts table calculated errors     # tables, without a GPU
 
 `prediction` compares the memory model of `bertaccum plan` with the GPU's allocator; tracing makes
 it slow for BERT-Large. `updates` trains on real reviews in several ways that must give the same
@@ -16,7 +16,8 @@ Further parts run only if they are named. `peers` times other training programs 
 bertaccum, each for at most `--minutes`; benchmarks/peers/on_gpu.py says how. Both need the files of
 `export`: reviews as tokens, and compiled steps as StableHLO, which `--stablehlo` times. `table`
 prints the tables of all results in `--out`, with those that were copied from another machine.
-`calculated` prints what bounds a micro-step on several cards, from their published rates.
+`calculated` prints what bounds a micro-step on several cards, from their published rates, and
+`errors` compares such calculations with measurements.
 """
 
 from __future__ import annotations
@@ -121,6 +122,12 @@ def calculated(*_: Any) -> tuple[Results, str]:
     return gpu_arithmetic.calculated()
 
 
+def errors(*_: Any) -> tuple[Results, str]:
+    import gpu_arithmetic
+
+    return gpu_arithmetic.errors()
+
+
 def of_speed(name: str) -> Callable[..., tuple[Results, str]]:
     """Return a part of speed.py.
 
@@ -150,8 +157,9 @@ FURTHER: dict[str, Callable[..., tuple[Results, str]]] = {
     "ours": of_programs("ours"),
     "table": lambda arguments, _: ([], gpu_programs.shown(arguments.out)),
     "calculated": calculated,
+    "errors": errors,
 }
-ANYWHERE = {"export", "table", "calculated"}
+ANYWHERE = {"export", "table", "calculated", "errors"}
 
 
 def main() -> None:

@@ -1,104 +1,165 @@
-"""Calculates from a card's published rates which part of a micro-step takes the longest."""
+"""Calculates what bounds a micro-step on several cards, and compares times with measurements.
+
+All times are those with which `bertaccum plan` plans for a card.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from typing import NamedTuple
 
-from speed import model_flops
 from tools import Results, table
 
-from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.presets import PRESET_CONFIGS
+from bertaccum.options.cards import CARDS
+from bertaccum.planning.calculated_time import FLOAT32, HALF, CalculatedTime, MicroStep, Operations
+from bertaccum.planning.measurement import MeasurementRequest
 
+SHOWN = ("gtx-1050-ti", "t4", "rtx-3060", "rtx-4090")
 EXAMPLES, LENGTH = 8, 128
-# Share of the published rates that large matrix products and element-wise kernels reach.
-REACHED = 0.5
-# Time that the host takes for a node of the graph: on an H200, a micro-step of an earlier version,
-# which had 1,889 nodes, took 12 ms.
-NODE_SECONDS = 6e-6
-# Nodes of a micro-step, in float32 and in half precision, as tests/training/test_nodes.py counts
-# them, and of a compiled one.
-NODES = {"bert-small": (1363, 1524), "bert-base": (3595, 4036)}
-COMPILED_NODES = 46
+# The nodes of the version that was measured on an H200.
+EARLIER = {"step": 285, "layer": 401, "recomputed": 360, "rest": 346, "rest_layer": 372}
+EARLIER_FLOAT32 = FLOAT32._replace(**EARLIER)
+EARLIER_HALF = HALF._replace(**EARLIER | {"step": 317, "layer": 436, "recomputed": 385})
 
 
-@dataclass(frozen=True)
-class Card:
-    """The published rates of a card.
+class Measured(NamedTuple):
+    """A measured update.
 
     Args:
-      name: Name of the card.
-      float32: Rate of float32 products, with TF32 where the card has it, in TFLOP/s.
-      half: Rate of float16 or bfloat16 products with float32 sums and without sparsity, in TFLOP/s.
-      bandwidth: Speed of the memory in GB/s.
-      source: Where NVIDIA publishes the rates.
+      name: Name of the measurement.
+      value: Milliseconds, or the ratio to the update that is not offloaded.
+      steps: Number of micro-steps.
+      real: Share of the tokens that are not padding, relative to that of the padded window.
+      length: Maximum number of tokens.
+      precision: Precision of the model.
+      offload: What is offloaded; BERT-Base is then trained with recomputation.
+      whole: Whether the optimizer step is included.
     """
 
     name: str
-    float32: float
-    half: float
-    bandwidth: float
-    source: str
+    value: float
+    steps: float = 4.0
+    real: float = 1.0
+    length: int = 128
+    precision: str = "float32"
+    offload: str | None = None
+    whole: bool = True
 
 
-CARDS = (
-    Card(
-        *("GTX 1050 Ti", 2.1, 2.1 / 64, 112),
-        "product page; CUDA programming guide, arithmetic throughput of compute capability 6.1",
-    ),
-    Card("T4", 8.1, 65, 320, "data sheet of the T4"),
-    Card("RTX 3060", 12.7, 25.5, 360, "product page; Ampere GA102 whitepaper, rates per core"),
-    Card("RTX 4090", 82.6, 165.2, 1008, "Ada GPU architecture whitepaper, appendix A"),
+# docs/explanation/speed.md and README.md contain these measurements. The shares of real tokens are
+# those of benchmarks/speed.py padding.
+MEASURED = (
+    Measured("float32, forward and backward passes", 48, whole=False),
+    Measured("the same, mixed_bfloat16", 75, precision="mixed_bfloat16", whole=False),
+    Measured("the same, mixed_float16", 71, precision="mixed_float16", whole=False),
+    Measured("float32", 61),
+    Measured("float32, second measurement", 32e3 / 623),
+    Measured("mixed_bfloat16", 92, precision="mixed_bfloat16"),
+    Measured("mixed_bfloat16, second measurement", 32e3 / 367, precision="mixed_bfloat16"),
+    Measured("mixed_float16", 91, precision="mixed_float16"),
+    Measured("mixed_float16, second measurement", 32e3 / 370, precision="mixed_float16"),
+    Measured("reviews of 128 tokens, cut by cost", 32e3 / 617, 4.2, 0.676 / 0.911),
+    Measured("reviews of 128 tokens, cut by count", 32e3 / 605, 4, 0.676 / 0.884),
+    Measured("reviews padded to 128 tokens", 32e3 / 650),
+    Measured("reviews of 256 tokens, cut by cost", 32e3 / 515, 5, 0.439 / 0.895, 256),
+    Measured("reviews of 256 tokens, cut by count", 32e3 / 631, 4, 0.439 / 0.821, 256),
+    Measured("reviews padded to 256 tokens", 32e3 / 584, length=256),
+    Measured("reviews of 512 tokens, cut by cost", 32e3 / 452, 6.2, 0.241 / 0.893, 512),
+    Measured("reviews of 512 tokens, cut by count", 32e3 / 580, 4, 0.241 / 0.659, 512),
+    Measured("reviews padded to 512 tokens", 32e3 / 484, length=512),
+    Measured("offload moments, ratio", 3.1, offload="moments"),
+    Measured("offload all, ratio", 4.1, offload="all"),
 )
-
-
-def moved_bytes(encoder: EncoderConfig, value_bytes: int) -> float:
-    """Return the bytes that a micro-step must at least move.
-
-    Weights without embeddings are read in both passes, their gradients are written and read, and
-    accumulators are read and written. Activations are written once and read once: for each token
-    and layer, 17 vectors of the hidden size, and scores and probabilities of attention.
-
-    Args:
-      encoder: Dimensions of the encoder.
-      value_bytes: Size of an activation in bytes.
-    """
-    heads = encoder.num_attention_heads * LENGTH
-    of_token = encoder.num_hidden_layers * (17 * encoder.hidden_size + 2 * heads)
-    return 6 * 4 * encoder.trained_parameters(None) + 2 * value_bytes * EXAMPLES * LENGTH * of_token
+# Examples/s of NVIDIA's PyTorch BERT-Base with 384 tokens in half precision and in float32. It has
+# other operations than bertaccum, so they are compared with compiled steps, for reference only.
+PUBLISHED = {
+    "rtx-2080-ti": (88, 31),
+    "rtx-3070": (80, 30),
+    "rtx-3090": (172, 85),
+    "v100": (190, 43),
+    "a100": (444, 240),
+    "h100": (813, 408),
+}
 
 
 def calculated() -> tuple[Results, str]:
-    """Return the milliseconds of arithmetic, memory and host for each card, model and precision."""
+    """Return the milliseconds of a micro-step for each card, model and precision."""
     results: Results = []
-    for model, nodes in NODES.items():
-        encoder = PRESET_CONFIGS[model]
-        for card in CARDS:
-            for precision, rate, value_bytes, count in (
-                ("float32", card.float32, 4, nodes[0]),
-                ("half", card.half, 2, nodes[1]),
-            ):
-                flops = EXAMPLES * model_flops(encoder, LENGTH)
-                moved = moved_bytes(encoder, value_bytes)
-                milliseconds = {
-                    "arithmetic": 1e3 * flops / (REACHED * rate * 1e12),
-                    "memory": 1e3 * moved / (REACHED * card.bandwidth * 1e9),
-                    "uncompiled": 1e3 * NODE_SECONDS * count,
-                    "compiled": 1e3 * NODE_SECONDS * COMPILED_NODES,
-                }
-                results.append({"model": model, "card": card.name, "precision": precision})
-                results[-1] |= milliseconds
-    return results, shown(results)
+    for model in ("bert-small", "bert-base"):
+        for name in SHOWN:
+            card = CARDS[name]
+            for precision in dict.fromkeys(("float32", card.precision)):
+                own = {"model": model, "card": card.title, "precision": precision}
+                time = CalculatedTime(card, PRESET_CONFIGS[model], precision)
+                for compiled in (False, True):
+                    step = time.micro_step(EXAMPLES, LENGTH, _request(compiled=compiled))
+                    results.append(own | {"compiled": compiled} | _milliseconds(step))
+    rows = [
+        [
+            *(r["model"], r["card"], r["precision"], "yes" if r["compiled"] else "no"),
+            *(f"{r[name]:.1f}" for name in ("products", "moving", "host", "micro-step")),
+        ]
+        for r in results
+    ]
+    head = ["model", "card", "precision", "compiled", "products, ms", "other operations, ms"]
+    return results, table([*head, "host, ms", "micro-step, ms"], rows)
 
 
-def shown(results: Results) -> str:
-    rows = []
-    for r in results:
-        bounds = []
-        for host in ("uncompiled", "compiled"):
-            times = {"host": r[host], "arithmetic": r["arithmetic"], "memory": r["memory"]}
-            bounds.append(max(times, key=lambda name: times[name]))
-        times = [f"{r[name]:.1f}" for name in ("arithmetic", "memory", "uncompiled", "compiled")]
-        rows.append([r["model"], r["card"], r["precision"], *times, *bounds])
-    heads = ["model", "card", "precision", "arithmetic, ms", "memory, ms", "host, ms"]
-    return table([*heads, "host compiled, ms", "bound by", "bound compiled"], rows)
+def _milliseconds(step: MicroStep) -> dict[str, float]:
+    return {name: 1e3 * s for name, s in (step._asdict() | {"micro-step": step.seconds}).items()}
+
+
+def errors() -> tuple[Results, str]:
+    """Return measurements on an H200, and published ones, with the calculated times."""
+    results: Results = [_compared(one) for one in MEASURED]
+    rows = [
+        [r["name"], f"{r['measured']:.3g}", f"{r['calculated']:.3g}", f"{r['error']:+.0%}"]
+        for r in results
+    ]
+    own = table(["update on an H200", "measured, ms", "calculated, ms", "error"], rows)
+    published = [_published(card, half) for card in PUBLISHED for half in (True, False)]
+    rows = [
+        [r["card"], r["precision"], f"{r['published']}", f"{r['calculated']:.0f}",
+         f"{r['error']:+.0%}"]
+        for r in published
+    ]  # fmt: skip
+    head = ["card", "precision", "published, examples/s", "calculated, examples/s", "error"]
+    return results + published, f"{own}\n\n{table(head, rows)}"
+
+
+def _compared(one: Measured) -> dict[str, float | str]:
+    counted = EARLIER_FLOAT32 if one.precision == "float32" else EARLIER_HALF
+    if one.offload is None:
+        found = 1e3 * _update("bert-small", one, counted, _request())
+    else:
+        plain, offloaded = (
+            _update("bert-base", one, counted, _request("layer", offload))
+            for offload in ("none", one.offload)
+        )
+        found = offloaded / plain
+    return {"name": one.name, "measured": one.value, "calculated": found,
+            "error": found / one.value - 1}  # fmt: skip
+
+
+def _update(model: str, one: Measured, counted: Operations, request: MeasurementRequest) -> float:
+    """Return the time of 32 examples in equal micro-batches."""
+    time = CalculatedTime(CARDS["h200"], PRESET_CONFIGS[model], one.precision, counted=counted)
+    step = time.micro_step(32 / one.steps, one.length * one.real, request).seconds
+    return one.steps * step + one.whole * time.optimizer_step(request)
+
+
+def _published(name: str, half: bool) -> dict[str, float | str]:
+    card, rate = CARDS[name], PUBLISHED[name][not half]
+    precision = card.precision if half else "float32"
+    time = CalculatedTime(card, PRESET_CONFIGS["bert-base"], precision)
+    request = dataclasses.replace(_request(compiled=True), padded=[(32, 384)])
+    found = 32 / time.update_seconds(request)
+    return {"card": card.title, "precision": precision, "published": rate, "calculated": found,
+            "error": found / rate - 1}  # fmt: skip
+
+
+def _request(
+    recompute: str = "none", offload: str = "none", compiled: bool = False
+) -> MeasurementRequest:
+    return MeasurementRequest([], recompute, offload, padded=[] if compiled else None)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from bertaccum.cli.program import cli
+from bertaccum.options.cards import CARDS
 from bertaccum.options.other_names import explain_option
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,3 +232,14 @@ def test_errors_page_lists_the_errors_of_the_source() -> None:
     assert len(found) > 150
     assert Message("InputError", "is a folder, not a file", "pass a file in it") in found
     assert {m.error for m in found} == {"InputError", "ConfigError", "RunError"}
+
+
+def test_page_of_cards_lists_all_of_them() -> None:
+    text = (ROOT / "docs/reference/cards.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(.*?)` \| (.*) \|$", text, re.MULTILINE)
+    assert [name for name, _ in listed] == list(CARDS)
+    for (_, cells), card in zip(listed, CARDS.values(), strict=True):
+        capability = ".".join(map(str, card.capability))
+        rates = [f"{card.float32:.3g}", f"{card.half:.3g}", f"{card.bandwidth:,.4g}"]
+        expected = [card.title, f"{card.memory_mib:,}", capability, *rates, f"{card.bus:.3g}"]
+        assert cells.split(" | ") == [*expected, card.source]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from bertaccum.options.cards import fast_precision
 from bertaccum.options.fields import AUTO
 
-# Compute capabilities from which on all GPUs are fast in float16 and in bfloat16. The GTX 1050 Ti
-# (6.1) computes in float16 at 1/64 of its speed in float32. bfloat16 needs no loss scaling.
-_FLOAT16, _BFLOAT16 = (7, 0), (8, 0)
 _FLOAT32 = "float32"
 
 # In 16 bits, oneDNN compiles each shape of a product, which takes longer than a short micro-batch.
@@ -44,10 +42,7 @@ def resolved_precision(name: str) -> str:
     if not gpus:
         return _FLOAT32
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    least = min(d.get("compute_capability", (0, 0)) for d in details)
-    if least >= _BFLOAT16:
-        return "mixed_bfloat16"
-    return "mixed_float16" if least >= _FLOAT16 else _FLOAT32
+    return fast_precision(min(d.get("compute_capability", (0, 0)) for d in details))
 
 
 def remedy(precision: str) -> str:

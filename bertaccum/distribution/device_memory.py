@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.errors import ConfigError
+from bertaccum.options.cards import Card
 from bertaccum.system.sizes import format_size
 
 # Minimum memory with which TensorFlow starts.
@@ -25,15 +26,13 @@ _TAKEN_BYTES = 4 * 2**20
 _CPU_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 # Memory for the constants that the creation of a variable requires.
 _CONSTANTS_BYTES = 2**14
-# A CUDA context takes about `CONTEXT_BYTES` of a GPU. TensorFlow then leaves some memory free for
-# kernels and for the workspaces of cuBLAS and cuDNN: `RESERVE_OF_SMALL_BYTES` if less than
-# `SMALL_GPU_BYTES` remains, else `RESERVE_BYTES`. These amounts (MinSystemMemory in gpu_device.cc)
-# apply to GPUs of compute capability 6, such as the GTX 1050 Ti; on newer GPUs, TensorFlow leaves
-# 1050 to 1800 MiB free.
-CONTEXT_BYTES = 250 * 2**20
-SMALL_GPU_BYTES = 2 * 2**30
-RESERVE_OF_SMALL_BYTES = 225 * 2**20
-RESERVE_BYTES = 500 * 2**20
+# A CUDA context takes a part of a GPU's memory: about 250 MiB, and 1142 MiB on an H200, where it
+# was measured. TensorFlow then leaves some memory free for kernels and for the workspaces of cuBLAS
+# and cuDNN (MinSystemMemory in gpu_device.cc): 225 MiB if less than 2 GiB remains, else an amount
+# that depends on the compute capability.
+_CONTEXT_MIB, _CONTEXT_OF_HOPPER_MIB = 250, 1142
+_SMALL_GPU_MIB, _RESERVE_OF_SMALL_MIB = 2048, 225
+_RESERVE_MIB = {6: 500, 7: 1050, 8: 1536, 9: 1800}
 _limits: list[int] = []
 _unclaimed: list[int] = []
 
@@ -83,14 +82,18 @@ def peak_memory_bytes() -> int | None:
     return _counted("peak") or None
 
 
-def memory_for_tensors(gpu_bytes: int) -> int:
+def memory_for_tensors(card: Card) -> int:
     """Return the memory in bytes that TensorFlow can allocate on a GPU."""
-    free = gpu_bytes - CONTEXT_BYTES
-    left = free - (RESERVE_OF_SMALL_BYTES if free < SMALL_GPU_BYTES else RESERVE_BYTES)
+    major = min(max(card.capability[0], 6), 9)
+    context = _CONTEXT_OF_HOPPER_MIB if major == 9 else _CONTEXT_MIB
+    free = card.memory_mib - context
+    reserve = _RESERVE_OF_SMALL_MIB if free < _SMALL_GPU_MIB else _RESERVE_MIB[major]
+    left = (free - reserve) * 2**20
     if left < MIN_BYTES:
-        least = MIN_BYTES + RESERVE_OF_SMALL_BYTES + CONTEXT_BYTES
+        least = MIN_BYTES + (_RESERVE_OF_SMALL_MIB + context) * 2**20
         raise ConfigError(
-            f"a GPU of {format_size(gpu_bytes)} has too little memory left after the CUDA context",
+            f"a GPU of {format_size(card.memory_bytes)} has too little memory left after the CUDA"
+            " context",
             f"set `device_memory` to at least {format_size(least)}",
         )
     return left

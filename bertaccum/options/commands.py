@@ -14,6 +14,7 @@ from typing import Any
 
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
+from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
@@ -413,10 +414,18 @@ class TrainConfig(StepConfig):
 class PlanConfig(StepConfig):
     """Options of `bertaccum plan`: `StepConfig`, the device and the output file."""
 
+    card: str | None = memory_option(
+        None,
+        "Plan for this GPU, such as rtx-3060, which need not be in this machine; list prints"
+        " the known GPUs. Memory is measured on the CPU, and speed is calculated from published"
+        " figures of the card.",
+        check=check_card,
+    )
     device_memory: str | None = memory_option(
         None,
-        "Plan for a GPU with this much memory, such as 4GiB; the GPU does not have to be in this"
-        " machine. Part of the memory is reserved for the CUDA context and workspaces.",
+        "Memory of the GPU to plan for, such as 4GiB, of which a part is reserved for the CUDA"
+        " context and workspaces. [default: the memory of `card`] Without `card`, speed is"
+        " calculated for the smallest known GPU with this much memory.",
         check=partial(fields.size_in_bytes, "device_memory"),
     )
     out: str = output_option("plan.json", "Plan file to write.", path=True)
@@ -426,7 +435,20 @@ class PlanConfig(StepConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _refuse_both(self, "card", "memory_limit", "the memory of the device")
         _refuse_both(self, "device_memory", "memory_limit", "the memory of the device")
+
+    @property
+    def simulated_card(self) -> Card | None:
+        """The GPU to plan for, with the memory to plan for; None for this machine's device."""
+        memory = fields.size_in_bytes("device_memory", self.device_memory)
+        if self.card is not None:
+            card = CARDS[self.card]
+        elif memory is not None:
+            card = card_with_memory(memory)
+        else:
+            return None
+        return card._replace(memory_mib=memory // 2**20) if memory is not None else card
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.distribution import device_memory
 from bertaccum.options.fields import AUTO
-from bertaccum.options.offload_rungs import LADDER, OFFLOAD
+from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
 from bertaccum.planning.advice import (
     MemoryShortage,
     Size,
@@ -24,6 +24,7 @@ from bertaccum.planning.advice import (
     reason_nothing_fits,
     remedies,
 )
+from bertaccum.planning.calculated_time import CalculatedTime
 from bertaccum.planning.cost import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.measurement import Measurement, MeasurementProcess, PlanRequest
 from bertaccum.planning.plan import (
@@ -34,7 +35,7 @@ from bertaccum.planning.plan import (
     verification_limit,
 )
 from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
-from bertaccum.planning.search import SearchResult, search, verify_best
+from bertaccum.planning.search import SearchResult, UpdateTimer, search, verify_best
 from bertaccum.system.machine import available_bytes
 from bertaccum.system.progress import Progress
 from bertaccum.system.sizes import format_size
@@ -64,8 +65,8 @@ def measure_plan(request: PlanRequest, progress: Progress) -> PlanResult:
         else:
             return _nothing_built(request, offload)
         offloads = offloads[offloads.index(offload) :]
-        space = _search_space(request, built, offloads)
-        measured = _Measurements(request, built, space, search(process, space))
+        space, timer = _search_space(request, built, offloads), _timer(request)
+        measured = _Measurements(request, built, space, search(process, space, timer))
         process.end()
         verified = _verify_best(measured, verifier, pool)
         verifier.end()
@@ -73,7 +74,7 @@ def measure_plan(request: PlanRequest, progress: Progress) -> PlanResult:
         if verified is None and recomputed not in space.savings:
             # The advice needs the cost of recomputation, even if the options do not allow it.
             other = dataclasses.replace(space, savings=[recomputed], speed_seconds=0.0)
-            measured.result.costs.update(search(process, other).costs)
+            measured.result.costs.update(search(process, other, timer).costs)
     plan = measured.verified_plan(*verified) if verified else measured.no_plan()
     return dataclasses.replace(plan, planning_seconds=round(time.perf_counter() - start, 1))
 
@@ -138,6 +139,18 @@ def _search_space(request: PlanRequest, built: dict[str, Any], offloads: list[st
     )
 
 
+def _timer(request: PlanRequest) -> UpdateTimer | None:
+    """Return the function that calculates times for a simulated card."""
+    config, card = request.config, request.card
+    if card is None:
+        return None
+    frozen = config.freeze == "embeddings"
+    time = CalculatedTime(
+        *(card, request.inputs.source.encoder, config.precision, config.train_layers, frozen)
+    )
+    return time.update_seconds
+
+
 def _verify_best(
     measured: _Measurements, verifier: MeasurementProcess, pool: int | None
 ) -> tuple[Candidate, Measurement] | None:
@@ -165,13 +178,13 @@ class _Measurements:
 
     def costs(self) -> MeasuredCosts:
         """Return the costs, as they are if nothing is offloaded."""
-        built, space, costs = self.built, self.space, self.result.costs
+        built, space, costs, card = self.built, self.space, self.result.costs, self.request.card
         return MeasuredCosts(
             model=self.request.inputs.source.name,
             parameters=built["parameters"],
             train_examples=built["train_examples"],
-            precision=built["precision"],
-            device="GPU simulated on the CPU" if self.request.memory_bytes else built["device"],
+            precision=resolved_precision(self.request.config.precision),
+            device=f"{card.title}, simulated on the CPU" if card else built["device"],
             memory_bytes=round(space.limit_bytes),
             margin_bytes=round(space.limit_bytes * MARGIN),
             longest=space.longest,
@@ -187,7 +200,12 @@ class _Measurements:
 
     def verified_plan(self, candidate: Candidate, measurement: Measurement) -> PlanResult:
         """Return the result for a candidate whose real update fits."""
-        saving, result = candidate.plan.saving, self.result
+        saving, result, card = candidate.plan.saving, self.result, self.request.card
+        # The gradients of a compiled micro-step are all on the device at once.
+        compiled_bytes = measurement.peak_bytes + self.space.accumulator_bytes
+        compiled_rate, compiles = None, not offloads_sums(saving.offload)
+        if card is not None and compiles and compiled_bytes <= self.space.usable_bytes:
+            compiled_rate = round(result.compiled_rates[saving][candidate.plan.micro_batch], 3)
         all_reduce = self.space.all_reduce_bytes(saving, result.resting_bytes[saving])
         costs = dataclasses.replace(
             self.costs(),
@@ -201,6 +219,8 @@ class _Measurements:
             peak_memory_bytes=round(max(measurement.peak_bytes, all_reduce)),
             examples_per_second=round(candidate.rate, 3),
             why=reason_for(candidate, result.candidates, self.space.shared),
+            card=card and card.title,
+            compiled_examples_per_second=compiled_rate,
             timed_on=self.request.timed_on,
         )
 
@@ -238,7 +258,6 @@ def _nothing_built(request: PlanRequest, offload: str) -> PlanResult:
         "parameters": source.encoder.parameters,
         "train_examples": None,
         "device": device_memory.device_name(),
-        "precision": resolved_precision(config.precision),
         "largest": largest,
         "windows": [[largest]],
     }

@@ -24,6 +24,7 @@ from bertaccum.bert.precision import candidate_precisions, resolved_precision
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution import device_memory
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.cards import Card
 from bertaccum.options.commands import StepConfig, TrainConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
 from bertaccum.planning.plan import Shape
@@ -34,7 +35,7 @@ from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
-_FORMAT = 6
+_FORMAT = 7
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
 _END_SECONDS = 10
 
@@ -48,6 +49,7 @@ class PlanRequest:
       inputs: Model and data; without TSVs, all examples are assumed to have the maximum length.
       memory_bytes: Memory for tensors of a GPU that this machine does not have; None to plan for
         this machine's device.
+      card: That GPU, for which times are calculated.
       devices: Number of devices of this process; the plan must fit the smallest one.
       shared: Whether each window is one replica's share of a larger window.
     """
@@ -55,6 +57,7 @@ class PlanRequest:
     config: StepConfig
     inputs: RunInputs
     memory_bytes: int | None = None
+    card: Card | None = None
     devices: int = 1
     shared: bool = False
 
@@ -78,8 +81,8 @@ class PlanRequest:
     @property
     def precisions(self) -> list[str]:
         """The precisions to compare, the default one first."""
-        if self.memory_bytes is not None and self.config.precision == AUTO:
-            return ["float32"]  # A simulated GPU computes on the CPU.
+        if self.card is not None and self.config.precision == AUTO:
+            return [self.card.precision]
         found = candidate_precisions(self.config.precision)
         # A run measures nothing if `micro_batch` is set, so its plan must not depend on speeds.
         return found if self.config.micro_batch == AUTO else found[:1]
@@ -106,6 +109,9 @@ class PlanRequest:
         config = TrainConfig(**{name: getattr(options, name) for name in field_names(StepConfig)})
         recompute = "layer" if options.recompute == "layer" else "none"
         config = dataclasses.replace(config, offload=offload, recompute=recompute)
+        if self.card is not None and config.precision == "mixed_float16":
+            # CPUs emulate float16 slowly, and tensors in bfloat16 have the same size.
+            config = dataclasses.replace(config, precision="mixed_bfloat16")
         return {
             "config": dataclasses.asdict(config),
             "encoder": dataclasses.asdict(source.encoder),
@@ -136,7 +142,7 @@ class PlanRequest:
             resolved_precision(self.config.precision),
             self.inputs.store_digests,
             self.limit_bytes,
-            self.memory_bytes is not None,
+            self.card,
             [self.devices, self.shared],
             [device_memory.device_name(), usable_cores()],
         ]

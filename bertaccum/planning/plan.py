@@ -113,7 +113,8 @@ class BatchPlan:
         if self.accumulation_steps == 1:
             cut = "one micro-batch, no accumulation"
         elif self.cut == "cost":
-            cut = f"micro-batches of {self.micro_batch} examples, more if they are short"
+            examples = f"{self.micro_batch} example{'s' * (self.micro_batch > 1)}"
+            cut = f"micro-batches of {examples}, more if they are short"
         elif short:
             cut = f"{whole} micro-batches of {self.micro_batch} and one of {short}"
         recomputed = ", with recomputation" if self.recompute == "layer" else ""

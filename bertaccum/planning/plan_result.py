@@ -124,7 +124,10 @@ class MeasuredCosts:
 
 
 # Keys that `plan.json` lacks if they have no value.
-_OPTIONAL = ("prices", "learned_limits", "precisions", "compile_cost")
+_OPTIONAL = (
+    *("prices", "learned_limits", "precisions", "compile_cost"),
+    *("card", "compiled_examples_per_second"),
+)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ class PlanResult:
         in a run.
       precisions: Speed of the best plan in each precision that was compared.
       compile_cost: Costs of compiling, if the plan's steps are compiled.
+      card: Name of the GPU for which speeds were calculated; None if they were measured.
+      compiled_examples_per_second: Calculated speed of the plan with compiled steps, if they fit.
       cached: Whether the measurements came from the cache.
       timed_on: Description of the windows on which the speeds were measured.
     """
@@ -159,6 +164,8 @@ class PlanResult:
     learned_limits: dict[str, int] = field(default_factory=dict)
     precisions: dict[str, float | None] = field(default_factory=dict)
     compile_cost: CompileCost | None = None
+    card: str | None = None
+    compiled_examples_per_second: float | None = None
     cached: bool = False
     timed_on: str = ""
 

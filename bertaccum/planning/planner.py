@@ -13,7 +13,7 @@ from bertaccum.bert.model_finder import find_dimensions
 from bertaccum.data.run_inputs import read_inputs, tsvs_to_plan_with
 from bertaccum.distribution import device_memory
 from bertaccum.options.commands import PlanConfig, TrainConfig
-from bertaccum.options.fields import AUTO, size_in_bytes
+from bertaccum.options.fields import AUTO
 from bertaccum.planning.compile_cost import should_compile
 from bertaccum.planning.measured_plan import measure_plan
 from bertaccum.planning.measurement import PlanRequest
@@ -22,7 +22,7 @@ from bertaccum.planning.plan_result import PlanResult
 from bertaccum.system.atomic import write_text
 from bertaccum.system.cache import cache_folder, evict, prepare_cache, read_cached, write_cached
 from bertaccum.system.files import json_text
-from bertaccum.system.progress import Progress, silent
+from bertaccum.system.progress import Progress, silent, tell
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
@@ -43,10 +43,9 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     source = find_dimensions(config, progress)
     if not source.vocabulary:
         tsvs = []
-    memory = size_in_bytes("device_memory", config.device_memory)
-    if memory is not None:
-        memory = device_memory.memory_for_tensors(memory)
-    request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory)
+    card = config.simulated_card
+    memory = card and device_memory.memory_for_tensors(card)
+    request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory, card)
     result = _with_compilation(
         find_fastest_plan(request, progress, config.fresh), request, progress
     )
@@ -60,7 +59,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
 
 def _with_compilation(result: PlanResult, request: PlanRequest, progress: Progress) -> PlanResult:
     """Add the shapes of compiled steps, if a run of the usual length compiles its steps."""
-    known = request.inputs.tsvs and request.memory_bytes is None
+    known = request.inputs.tsvs and request.card is None
     if result.plan is None or result.measured is None or not known:
         return result
     request = request.in_precision(result.measured.precision)
@@ -136,6 +135,10 @@ def _plan_in_precision(
     result = None if values is None else PlanResult.from_values(values, request.timed_on)
     if result is None or (result.plan is None and not keep_failure):
         prepare_cache(progress)
+        if request.card is not None:
+            minutes = max(round(_expected_seconds(request) / 60), 1)
+            took = f"{minutes} minute{'s' * (minutes > 1)}"
+            tell(progress, f"planning takes about {took} on two cores that nothing else uses")
         result = measure_plan(request, progress)
         if fresh:
             evict(path)
@@ -145,6 +148,18 @@ def _plan_in_precision(
     if request.config.micro_batch == AUTO:
         return _avoiding_learned_limits(result, learned_limits(request, progress))
     return result
+
+
+def _expected_seconds(request: PlanRequest) -> float:
+    """Return about how long the measurements for a card take on two cores of a CPU.
+
+    Processes start and trace the layers, about ten examples are computed, and about as many
+    optimizer steps.
+    """
+    encoder, config = request.inputs.source.encoder, request.config
+    weights = encoder.trained_parameters(None)
+    operations = 6 * weights * config.windows * config.max_seq_length
+    return 20 + 2 * encoder.num_hidden_layers + operations / 1.2e10 + weights / 2e7
 
 
 def _avoiding_learned_limits(result: PlanResult, learned: dict[str, int]) -> PlanResult:

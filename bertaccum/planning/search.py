@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,8 +37,14 @@ _FIRST_SECONDS, _MOST_SECONDS, _CHEAP_SECONDS = 32.0, 8.0, 2.0
 _REPEATED_SECONDS = 1.0
 # Length in tokens of an example so short that the peak is that of the update itself.
 _SHORT = 8
+# Number of examples in the micro-batches for which calculated prices are fitted.
+_PRICED_EXAMPLES = 8
 # Number of micro-steps of such an example that are timed for the price of a micro-step.
 _SHORT_STEPS = 8
+
+
+# A function that returns the time of an update in seconds.
+UpdateTimer: TypeAlias = Callable[[MeasurementRequest], float]
 
 
 @dataclass
@@ -49,12 +56,14 @@ class SearchResult:
       costs: Memory costs.
       resting_bytes: Memory in use between updates.
       prices: Prices of micro-steps.
+      compiled_rates: Calculated examples per second of compiled steps, by micro-batch size.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     costs: dict[Saving, MemoryCost] = field(default_factory=dict)
     resting_bytes: dict[Saving, float] = field(default_factory=dict)
     prices: dict[Saving, Prices] = field(default_factory=dict)
+    compiled_rates: dict[Saving, dict[int, float]] = field(default_factory=dict)
 
     def best_first(self) -> list[Candidate]:
         """Return the candidates that fit and were timed, the best one first."""
@@ -72,23 +81,35 @@ def _offloading_then_peak(candidate: Candidate) -> tuple[int, float]:
     return OFFLOAD.index(candidate.plan.offload), candidate.predicted_peak_bytes
 
 
-def search(measurer: StepMeasurer, space: SearchSpace) -> SearchResult:
-    """Measure each way to save memory, until a slower one cannot improve the result."""
+def search(
+    measurer: StepMeasurer, space: SearchSpace, timer: UpdateTimer | None = None
+) -> SearchResult:
+    """Measure each way to save memory, until a slower one cannot improve the result.
+
+    Args:
+      timer: Calculates the times of updates for a simulated card; None to measure them.
+    """
     result = SearchResult()
     searches: list[_SavingSearch] = []
     for saving in space.savings:
-        less = (earlier for earlier in searches if earlier.saving.is_less_than(saving))
-        if any(earlier.rules_out(saving) for earlier in less):
-            continue
         own = _SavingSearch(measurer, space, saving)
+        if timer is not None:
+            own.calculate_speeds(timer)
+            best = max((c.rate for c in result.candidates if c.fits), default=0.0)
+            if best >= _SAME_SPEED * max(own.rates.values()):
+                continue
+        less = (earlier for earlier in searches if earlier.saving.is_less_than(saving))
+        if timer is None and any(earlier.rules_out(saving) for earlier in less):
+            continue
         if not own.measure_memory():
             continue
-        own.measure_prices()
-        own.measure_speeds()
+        if timer is None:
+            own.measure_prices()
+            own.measure_speeds()
         searches.append(own)
         result.candidates += [own.candidate(size) for size in space.sizes]
         result.costs[saving], result.resting_bytes[saving] = own.cost, own.resting_bytes
-        result.prices[saving] = own.prices
+        result.prices[saving], result.compiled_rates[saving] = own.prices, own.compiled_rates
     return result
 
 
@@ -107,6 +128,7 @@ class _SavingSearch:
         self.prices = PRICES
         # Examples per second by micro-batch size, and the time spent on measuring them.
         self.rates: dict[int, float] = {}
+        self.compiled_rates: dict[int, float] = {}
         self.spent_seconds = 0.0
 
     def rules_out(self, other: Saving) -> bool:
@@ -235,6 +257,28 @@ class _SavingSearch:
 
     # --- Speed ----------------------------------------------------------------------
 
+    def calculate_speeds(self, timer: UpdateTimer) -> None:
+        """Calculate the prices of micro-steps, and the speed of every size."""
+        passages, longest = self.space.largest
+        lengths = {longest, max(longest // 2, _SHORT)}
+
+        def seconds(*micro_batches: list[Shape]) -> float:
+            return timer(MeasurementRequest(micro_batches, *self.saving))
+
+        update = seconds([(1, _SHORT)])
+        step = seconds(*[[(1, _SHORT)]] * 2) - update
+        rows = _PRICED_EXAMPLES * passages
+        times = {n: (seconds([(rows, n)]) - update) / rows for n in lengths}
+        self.prices = fit_prices(step, {n: max(t, 1e-9) for n, t in times.items()}, PRICES)[0]
+        for size in self.space.sizes:
+            cut, examples = self._cut(size), len(self.space.typical)
+            request = MeasurementRequest(cut, *self.saving, self._accumulates(size))
+            self.rates[size] = examples / timer(request)
+            # Few shapes are compiled, so assume the most padding.
+            padded = [(size * passages, longest)] * math.ceil(examples / size)
+            compiled = dataclasses.replace(request, padded=padded)
+            self.compiled_rates[size] = examples / timer(compiled)
+
     def measure_speeds(self) -> None:
         """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         self._time_large_sizes()
@@ -281,11 +325,7 @@ class _SavingSearch:
 
     def _time(self, size: int) -> None:
         """Time a representative part of a window, and add the speed to `rates`."""
-        shapes = self.space.typical
-        # Without accumulators, the window must stay a single micro-batch.
-        kind = self.space.cut if self._accumulates(size) else "count"
-        starts = make_cut(kind, self.space.largest, self.prices)(np.array(shapes), size)
-        cut = [shapes[a:b] for a, b in itertools.pairwise(starts)]
+        shapes, cut = self.space.typical, self._cut(size)
         examples = len(shapes) / len(cut)
         affordable = self.space.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
@@ -299,6 +339,14 @@ class _SavingSearch:
         seconds = max(measurement.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
         self.rates[size] = max(self.rates.get(size, 0.0), len(shapes) / seconds)
         self.spent_seconds += measurement.seconds
+
+    def _cut(self, size: int) -> list[list[Shape]]:
+        """Return how a typical window is split."""
+        shapes = self.space.typical
+        # Without accumulators, the window must stay a single micro-batch.
+        kind = self.space.cut if self._accumulates(size) else "count"
+        starts = make_cut(kind, self.space.largest, self.prices)(np.array(shapes), size)
+        return [shapes[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def _padded(micro_batches: Sequence[Sequence[Shape]]) -> int:

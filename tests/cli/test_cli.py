@@ -20,6 +20,7 @@ from bertaccum.bert.presets import PRESETS, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
 from bertaccum.errors import BertAccumError
+from bertaccum.options.cards import CARDS
 from bertaccum.planning import measured_plan
 from bertaccum.system import machine
 from bertaccum.tasks.classification import Classification
@@ -554,6 +555,31 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
     assert not Path("runs").exists()
 
 
+def test_plan_for_a_card_says_what_is_calculated(
+    run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
+    planned = run("plan", "--data", data, "--card", "gtx-1050-ti")
+    speed = "examples/s: calculated for the GTX 1050 Ti, not measured, on full-length windows"
+    assert speed in planned.out
+    assert "10,000 examples take 0:02:00 (h:mm:ss)" in planned.out
+    assert "with compiled steps: at least" in planned.out
+    assert re.findall(r"\n│ (\d+)", planned.out) == ["7", "8", "11"]
+    assert "… 8 more candidates; --all prints them" in planned.out
+    planned = run("plan", "--data", data, "--card", "gtx-1050-ti", "--all")
+    assert len(re.findall(r"\n│ (\d+)", planned.out)) == 11
+    assert "more candidates" not in planned.out
+
+
+def test_cards_are_listed(run) -> None:
+    listed = run("plan", "--card", "list").out
+    assert listed.count("│ rtx-") == sum(name.startswith("rtx-") for name in CARDS)
+    lines = run("plan", "--card", "list", "--json").out.splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [record["name"] for record in records] == list(CARDS)
+    assert not Path("plan.json").exists()
+
+
 def test_plan_accepts_a_config_file_of_train(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -569,6 +595,8 @@ def test_plan_accepts_a_config_file_of_train(
 def test_wrong_options_of_plan_give_one_error_line(run, data: Path) -> None:
     check_error(run("plan", "--device-memory", "4GiB", "--memory-limit", "4GiB"), "omit one")
     check_error(run("plan", "--device-memory", "lots"), "is not a size such as 4GiB")
+    check_error(run("plan", "--card", "t4", "--memory-limit", "4GiB"), "omit one")
+    check_error(run("plan", "--card", "RTX 3060ti"), r"did you mean rtx-3060\?")
     check_error(run("plan", "--data", data, "--out", "no/plan.json"), "cannot be written")
     check_error(run("plan", "--data", data, "--max-seq-length", 1000), "above the model's 512")
     check_error(run("plan", "--data", "absent"), "absent/train.tsv: there is no such file; run")

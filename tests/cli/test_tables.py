@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bertaccum.cli.display import comparison_tables, run_tables, sentences, tables
+from bertaccum.cli.display import comparison_tables, plan_tables, run_tables, sentences, tables
 from bertaccum.cli.display.table_fitting import fitted, layout, print_paths, without_common_folder
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.inference.results import Prediction
@@ -191,9 +191,9 @@ def planned() -> PlanResult:
 def test_plan_tells_how_many_windows_an_example_has() -> None:
     costs = planned().measured
     assert costs is not None
-    several = tables.plan_heading(dataclasses.replace(costs, largest_windows=4))
+    several = plan_tables.plan_heading(dataclasses.replace(costs, largest_windows=4))
     assert any("16 MiB per example of 4 windows of 512 tokens" in line for line in several)
-    assert not any("windows" in line for line in tables.plan_heading(costs))
+    assert not any("windows" in line for line in plan_tables.plan_heading(costs))
 
 
 def details() -> dict[str, Any]:
@@ -265,7 +265,7 @@ ALL: dict[str, tuple[Any, ...]] = {
     "runs": (run_tables.print_runs, [outline(n) for n in range(3)]),
     "one run in a list": (run_tables.print_runs, [outline(1)]),
     "compare": (comparison_tables.print_comparison, comparison(5)),
-    "plan": (tables.print_plan, planned(), "plan.json"),
+    "plan": (plan_tables.print_plan, planned(), "plan.json"),
     "show": (run_tables.print_run, details()),
     "seeds": (comparison_tables.print_seeds, SPREAD),
     "sweep": (comparison_tables.print_sweep, swept(), ""),

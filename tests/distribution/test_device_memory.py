@@ -10,6 +10,10 @@ import sys
 
 import pytest
 
+from bertaccum.distribution.device_memory import memory_for_tensors
+from bertaccum.errors import ConfigError
+from bertaccum.options.cards import CARDS
+
 START = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -68,3 +72,15 @@ def test_invalid_limit_is_an_error(case: str) -> None:
         "except ConfigError as error: print(error)"
     )
     assert message in out
+
+
+def test_reserved_memory_follows_the_compute_capability() -> None:
+    left = {name: memory_for_tensors(CARDS[name]) / 2**20 for name in CARDS}
+    assert left["gtx-1050-ti"] == 4096 - 250 - 500
+    assert left["t4"] == 15360 - 250 - 1050
+    assert left["rtx-3060"] == 12288 - 250 - 1536
+    assert left["h200"] == 140829  # As measured.
+    assert left["rtx-5090"] == 32768 - 1142 - 1800
+    assert memory_for_tensors(CARDS["t4"]._replace(memory_mib=2000)) == (2000 - 250 - 225) * 2**20
+    with pytest.raises(ConfigError, match="to at least 1,431 MiB"):
+        memory_for_tensors(CARDS["h100"]._replace(memory_mib=1400))

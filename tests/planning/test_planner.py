@@ -18,13 +18,16 @@ import tensorflow as tf
 from simulated import Simulated
 from small import Notes, flip_a_bit
 
+from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.cards import CARDS
 from bertaccum.options.commands import PlanConfig
 from bertaccum.planning import measured_plan, planner
 from bertaccum.planning.advice import reason_for
+from bertaccum.planning.calculated_time import CalculatedTime
 from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
 from bertaccum.planning.plan import Saving, make_plan
 from bertaccum.planning.plan_result import Candidate, PlanResult
@@ -152,6 +155,54 @@ def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     assert written["memory_bytes"] == (4096 - 250 - 500) * MIB
     with pytest.raises(BertAccumError, match="too little memory left after the CUDA context"):
         make(device_memory="500MiB")
+
+
+def test_plan_for_a_card_has_calculated_speeds(make: Callable[..., Any]) -> None:
+    report, written = make(card="rtx-3060")
+    assert (written["card"], written["device"]) == ("RTX 3060", "RTX 3060, simulated on the CPU")
+    assert written["memory_bytes"] == (12288 - 250 - 1536) * MIB
+    assert written["precision"] == "mixed_bfloat16"
+    # `Simulated` is fastest with micro-batches of eight, and the card with the largest one.
+    assert written["micro_batch"] == 32
+    time = CalculatedTime(CARDS["rtx-3060"], PRESET_CONFIGS["bert-small"], "mixed_bfloat16")
+    request = MeasurementRequest([[(1, 128)] * 32], "none", accumulate=False)
+    assert written["examples_per_second"] == pytest.approx(32 / time.update_seconds(request), 1e-3)
+    assert written["compiled_examples_per_second"] > written["examples_per_second"]
+    assert report.timed_on.startswith("full-length windows")
+    # Each other way to save memory would be slower, so it is not measured.
+    assert written["update_bytes"].keys() == {"none"}
+    again, _ = make(card="rtx-3060")
+    assert (again.cached, again.card) == (True, "RTX 3060")
+    smaller, written = make(card="rtx-3060", device_memory="8GiB")
+    assert (smaller.cached, smaller.card) == (False, "RTX 3060")
+    assert written["memory_bytes"] == (8192 - 250 - 1536) * MIB
+
+
+def test_plan_for_a_card_says_how_long_it_takes(make: Callable[..., Any]) -> None:
+    for model, took in (("bert-small", "1 minute"), ("bert-large", "3 minutes")):
+        options = PlanConfig(card="h200", model=model, max_seq_length=512)
+        progress = Notes()
+        plan_for_options(options, progress)
+        assert progress.lines == [
+            f"planning takes about {took} on two cores that nothing else uses"
+        ]
+        plan_for_options(options, progress)
+        assert len(progress.lines) == 1  # The second plan comes from the cache.
+    progress = Notes()
+    plan_for_options(PlanConfig(memory_limit="4GiB"), progress)
+    assert progress.lines == []
+
+
+def test_float16_of_a_card_is_measured_in_bfloat16(make: Callable[..., Any]) -> None:
+    _, written = make(card="t4")
+    assert written["precision"] == "mixed_float16"
+    assert Simulated.started[0]["config"]["precision"] == "mixed_bfloat16"
+
+
+def test_memory_alone_means_the_smallest_card_that_has_it(make: Callable[..., Any]) -> None:
+    report, written = make(device_memory="5GiB")
+    assert (report.card, written["precision"]) == ("GTX 1060 6 GB", "float32")
+    assert written["memory_bytes"] == (5120 - 250 - 500) * MIB
 
 
 @pytest.mark.parametrize(

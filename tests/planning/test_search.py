@@ -280,3 +280,40 @@ def test_fastest_plan_with_the_least_memory_is_chosen() -> None:
     best = search(device, wanted).best_first()[0]
     timed = [c for c in search(device, wanted).candidates if c.examples_per_second]
     assert best.predicted_peak_bytes == min(c.predicted_peak_bytes for c in timed)
+
+
+@pytest.mark.parametrize("limit", [450.0, 520.0, 700.0, 2000.0])
+def test_calculated_times_decide_and_are_not_measured(limit: float) -> None:
+    # The CPU is fastest with the smallest micro-batches, and the card with larger ones.
+    card = Device(memory=1e9, started=0.05)
+    device = Device(memory=1e9, started=0.0, token=1e-3)
+
+    def timer(request: MeasurementRequest) -> float:
+        saving = Saving(request.recompute, request.offload)
+        return card.seconds(request.micro_batches, saving)
+
+    class OnlyMemory(Device):
+        """A device on which no window of several micro-batches is run."""
+
+        def run(self, request: MeasurementRequest) -> Measurement | None:
+            assert len(request.micro_batches) == 1
+            return super().run(request)
+
+    space = task(limit, cut="count")
+    found = search(OnlyMemory(**vars(device)), space, timer)
+    chosen, _ = verify_best(found, device, space) or pytest.fail("nothing fits")
+    best = max(
+        len(space.typical) / card.seconds(cut_by_count(space, size), saving)
+        for saving in space.savings
+        for size in space.sizes
+        if card.peak(size, LONGEST, saving, space.plan(size, saving).accumulates)
+        <= space.usable_bytes
+    )
+    assert chosen.rate > 0.97 * best
+    if limit == 2000.0:
+        assert found.costs.keys() == {Saving()}  # No other way to save memory can be faster.
+
+
+def cut_by_count(space: SearchSpace, size: int) -> list[list[Shape]]:
+    typical = space.typical
+    return [typical[i : i + size] for i in range(0, len(typical), size)]

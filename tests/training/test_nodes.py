@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,10 @@ import tf_keras
 from small import CLASSIFICATION, TINY
 from tensorflow.python.framework import config
 
+from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.options.commands import TrainConfig
+from bertaccum.planning.calculated_time import COMPILED_FLOAT32, FLOAT32, HALF, Operations
 from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
@@ -73,25 +73,29 @@ def operations_as_usual() -> Iterator[None]:
         config.enable_op_determinism()
 
 
-@pytest.fixture
-def calculated(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The benchmark that calculates times from these numbers."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benchmarks")
-    return importlib.import_module("gpu_arithmetic")
-
-
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_update_without_xla(calculated: Any, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "operations"), [("float32", FLOAT32), ("mixed_bfloat16", HALF)]
+)
+def test_update_without_xla(precision: str, operations: Operations) -> None:
     """Earlier versions had 1,734 and 1,895 nodes a micro-step, and 1,706 in the rest."""
     model, optimizer = build(precision=precision)
     micro_step, rest = nodes(make_update(CLASSIFICATION, model, optimizer, 0, accumulate=True))
-    assert micro_step <= calculated.NODES["bert-small"][precision != "float32"]
-    assert rest <= 900
+    assert micro_step == operations.step + 4 * operations.layer
+    assert rest == operations.rest + 4 * operations.rest_layer
 
 
-def test_update_with_xla(calculated: Any) -> None:
+def test_recomputation_without_xla() -> None:
+    model, optimizer = build()
+    set_recompute(model.checkpoint_items["encoder"], True)
+    micro_step, _ = nodes(make_update(CLASSIFICATION, model, optimizer, 0, accumulate=True))
+    assert micro_step == pytest.approx(
+        FLOAT32.step + 4 * (FLOAT32.layer + FLOAT32.recomputed), rel=0.01
+    )
+
+
+def test_update_with_xla() -> None:
     model, optimizer = build()
     update = make_update(CLASSIFICATION, model, optimizer, 0, accumulate=True, compile=True)
     micro_step, rest = nodes(update)
-    assert micro_step <= calculated.COMPILED_NODES
+    assert micro_step <= COMPILED_FLOAT32.step
     assert rest <= 150

@@ -1,4 +1,4 @@
-"""Tables of evaluations, plans, prepared data and models, on stdout."""
+"""Tables of evaluations, prepared data and models, on stdout."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertaccum.cli.display.sentences import relative_path, with_flags
-from bertaccum.cli.display.table_fitting import (
-    is_limited,
-    print_line,
-    print_paths,
-    show,
-    show_facts,
-    show_whole,
-)
+from bertaccum.cli.display.sentences import relative_path
+from bertaccum.cli.display.table_fitting import is_limited, print_line, show, show_facts, show_whole
 from bertaccum.options.metrics import MAX_CLASSES, confusions, scores, warning
 from bertaccum.options.task_names import REGRESSION
-from bertaccum.reporting.candidates import candidate_cells
-from bertaccum.system.sizes import format_size
 
 if TYPE_CHECKING:
-    from bertaccum.planning.plan_result import MeasuredCosts, PlanResult
     from data_prep.preparation import PrepareResult
 
 # A table of classes has at most this many rows on a terminal, and in a pipe or file. A table of
@@ -81,58 +71,6 @@ def _confusion(names: list[str], counts: list[list[int]]) -> None:
     left_out = len(mistakes) - len(first)
     more = f"… {left_out:,} more; " if left_out else ""
     print_line(f"{more}--json prints the confusion matrix")
-
-
-def print_plan(result: PlanResult, path: str) -> None:
-    """Print the result of `bertaccum plan`."""
-    assert result.measured is not None
-    for line in plan_heading(result.measured):
-        print_line(line)
-    saving = "recompute", "offload"
-    head = ("micro-batch", "steps", *saving, "predicted", "measured", "examples/s", "fits")
-    values = result.values
-    rows = [[*candidate_cells(row, values).values()] for row in values["candidates"]]
-    show(head, rows, least=("predicted", "steps", *saving, "measured"))
-    print_line(f"examples/s: measured on {result.timed_on}")
-    took = f"{result.planning_seconds:.0f} s"
-    print_line(f"measurements: {'from the cache' if result.cached else took}")
-    if result.plan is not None:
-        print_line(f"* {result.plan}")
-        print_line(f"reason: {with_flags(str(result.why))}")
-        if result.peak_memory_bytes:
-            print_line(f"peak memory of a real update: {format_size(result.peak_memory_bytes)}")
-    print_paths([path])
-
-
-_STATIC = {
-    "parameters": "parameters",
-    "slots": "optimizer slots",
-    "accumulators": "gradient accumulators",
-}
-
-
-def plan_heading(costs: MeasuredCosts) -> list[str]:
-    """Return the lines above the table: model, device, static memory and memory per example."""
-    static = {name: format_size(size) for name, size in costs.static_bytes.items() if size}
-    if "embeddings" in static:
-        static["parameters"] += f" (embeddings {static['embeddings']})"
-    parts = ", ".join(
-        f"{label} {static[name]}" for name, label in _STATIC.items() if name in static
-    )
-    on_host = f"; in host memory: {format_size(costs.host_bytes)}" if costs.host_bytes else ""
-    windows = f"{costs.largest_windows} windows of " if costs.largest_windows > 1 else ""
-    examples = [
-        f"{format_size(size)} per example of {windows}{costs.longest} tokens"
-        + (" with recomputation" if kind == "layer" else "")
-        for kind, size in costs.example_bytes.items()
-    ]
-    return [
-        f"{costs.model}: {costs.parameters:,} parameters, {costs.precision}",
-        f"{costs.device}, {format_size(costs.memory_bytes)},"
-        f" of which {format_size(costs.margin_bytes)} is left free",
-        f"always in use: {parts}{on_host}",
-        "micro-batches: " + ", ".join(examples),
-    ]
 
 
 def print_prepared(result: PrepareResult) -> None:
