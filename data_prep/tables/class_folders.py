@@ -41,15 +41,11 @@ def class_root(path: Path) -> Node | None:
     while len(folders) == 1 and (not _texts(files) or _children(folders[0])[0]):
         (root,) = folders
         folders, files = _children(root)
-    if any(map(_is_table, names)):
+    if any(Path(n.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS for n in names):
         by_folder = [one for one in folders if one.name not in _UNLABELLED]
         has_texts = all(_texts(_children(one)[1]) for one in by_folder)
         return root if len(by_folder) > 1 and has_texts else None
     return root if len(folders) > 1 or _texts(files) else None
-
-
-def _is_table(name: str) -> bool:
-    return Path(name.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS
 
 
 def _texts(files: list[Any]) -> list[Any]:

@@ -128,7 +128,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     if not names or len(set(names)) < len(names) or not all(map(_is_name, names)):
         return False
     columns, rows = [_Column(cell) for cell in first], 0
-    is_usual = any(map(_is_usual, first))
+    words = (word for cell in first for word in re.split(r"[_\-.\d]+", cell.casefold()))
+    is_usual = any(map(_USUAL.fullmatch, words))
     for record in rest:
         if [cell.strip() for cell in record] == first:
             continue
@@ -149,7 +150,3 @@ def _is_name(cell: str) -> bool:
     short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MAX_WORDS
     is_value = cell.endswith(_ENDS_OF_TEXTS) or cell.startswith(FASTTEXT_PREFIX)
     return short and not is_value and not _NUMBER.fullmatch(cell)
-
-
-def _is_usual(cell: str) -> bool:
-    return any(map(_USUAL.fullmatch, re.split(r"[_\-.\d]+", cell.casefold())))
