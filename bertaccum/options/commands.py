@@ -262,11 +262,9 @@ class StepConfig(Options):
             name = "pool" if self.stride is None else "stride"
             what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
             raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
-        if (self.stride or 1) > self.max_seq_length - 2:
-            raise ConfigError(
-                f"`stride` {self.stride} would leave out tokens between windows",
-                f"use at most {self.max_seq_length - 2}, `max_seq_length` without [CLS] and [SEP]",
-            )
+        if (self.stride or 1) > (most := self.max_seq_length - 2):
+            what = f"`stride` {self.stride} would leave out tokens between windows"
+            raise ConfigError(what, f"use at most {most}, `max_seq_length` without [CLS] and [SEP]")
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,8 @@ class Head(tf_keras.layers.Layer):
         super().__init__(name=HEAD_LAYER)
         self.pool = pool
         self.dropout = bert_encoder.head_dropout(config, dropout)
-        self.out_proj = tf_keras.layers.Dense(
-            outputs, kernel_initializer=initialize(), name="logits"
-        )
+        kernel = initialize()
+        self.out_proj = tf_keras.layers.Dense(outputs, kernel_initializer=kernel, name="logits")
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Return the logits [batch, outputs] of pooled outputs [batch, hidden]."""

@@ -41,9 +41,8 @@ class MultiLabel:
         # If classes are named by numbers, a list of numbers contains names.
         are_numbered = all(map(class_finder(self.labels.names), "01"))
         known = LabelFormat(**self.labels.format)
-        found = set_format(
-            cells, separator, None if are_numbered else classes, find if classes else None, known
-        )
+        numbered = None if are_numbered else classes
+        found = set_format(cells, separator, numbered, find if classes else None, known)
         return {cell: [cell] if find(cell) else own for cell, own in found.labels_in(cells).items()}
 
     def encode(

@@ -32,10 +32,8 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
     metric = LABELS.get(result["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
     fitting.show(head, [_swept(cell) for cell in result["cells"]])
-    fitting.print_line(
-        f"{result['updates']:,} updates in {duration(result['seconds'])}; the whole grid takes"
-        f" {result['grid_updates']:,}"
-    )
+    grid = f"the whole grid takes {result['grid_updates']:,}"
+    fitting.print_line(f"{result['updates']:,} updates in {duration(result['seconds'])}; {grid}")
     fitting.print_paths(result["figures"])
     if command:
         equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
@@ -61,10 +59,9 @@ def print_comparison(values: dict[str, Any]) -> None:
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
     names = fitting.below_common_folder([row["run"] for row in values["runs"]])
     fitting.show_side_by_side(["run", *names], rows)
-    fitting.print_line(
-        f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
-        f" deviation of the loss around its running mean over {values['smooth']:,} examples"
-    )
+    span = f"{values['smooth']:,} examples"
+    noise = f"standard deviation of the loss around its running mean over {span}"
+    fitting.print_line(f"training loss: mean over the last {span}; noise: {noise}")
     if values["differences"]:
         differing = [_differing(*of) for of in values["differences"].items()]
         fitting.show_side_by_side(["differs", *names], differing)
