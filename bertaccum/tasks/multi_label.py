@@ -128,6 +128,7 @@ class MultiLabel:
         """Return the examples with a wrong label whose labels have the lowest probability."""
         predicted, probabilities = self._predicted(logits), self._probabilities(logits)
         likelihood = np.where(labels > 0, probabilities, 1 - probabilities).prod(axis=1)
+        own = np.where(predicted, probabilities, 1 - probabilities)
         wrong = np.flatnonzero((predicted != (labels > 0)).any(axis=1))
         return [
             {
@@ -135,9 +136,7 @@ class MultiLabel:
                 "label": SEPARATOR.join(self._names(labels[i] > 0)),
                 "label_probability": float(likelihood[i]),
                 "prediction": SEPARATOR.join(self._names(predicted[i])),
-                "probability": float(
-                    np.where(predicted[i], probabilities[i], 1 - probabilities[i]).prod()
-                ),
+                "probability": float(own[i].prod()),
             }
             for i in wrong[np.argsort(likelihood[wrong], kind="stable")][:count]
         ]

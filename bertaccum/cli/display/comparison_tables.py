@@ -112,15 +112,11 @@ def print_advice(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
     fitting.print_line(batch_advice(result))
     head = ("target batch", "updates", "examples", "learning rate")
-    rows = [
-        [
-            f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else ""),
-            f"{row['updates']:.2f}",
-            f"{row['examples']:.2f}",
-            f"{row['learning_rate']:.2g}",
-        ]
-        for row in result["batches"]
-    ]
+    forms = {"updates": ".2f", "examples": ".2f", "learning_rate": ".2g"}
+    rows = []
+    for row in result["batches"]:
+        batch = f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else "")
+        rows.append([batch, *(shown(row, name, form) for name, form in forms.items())])
     fitting.show(head, rows)
     fitting.print_line("* this run; updates and examples to the same loss are relative to it")
 
