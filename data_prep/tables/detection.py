@@ -138,12 +138,10 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
             column.add(cell.strip())
     if any(column.recurs for column in columns):
         return False
-    if is_usual:
-        return True
     filled = [column for column in columns if column.first]
-    if rows and any(column.is_numeric for column in filled):
-        return True
-    return not certain and rows >= _ENOUGH_ROWS and any(c.holds_classes() for c in filled)
+    is_numeric = rows > 0 and any(column.is_numeric for column in filled)
+    has_classes = rows >= _ENOUGH_ROWS and any(column.holds_classes() for column in filled)
+    return is_usual or is_numeric or (has_classes and not certain)
 
 
 def _is_name(cell: str) -> bool:
