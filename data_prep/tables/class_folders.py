@@ -66,15 +66,13 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     if skipped := [path for path in files if path.name not in taken]:
         names = listed([path.name for path in skipped], _NAMED)
         note(f"{folder}: skipped the files that are not those of a class ({names})")
-    if by_folder:
-        for path in folders:
-            if path not in by_folder:
-                note(f"{path}: skipped, because its texts have no class")
-        for path in by_folder:
-            for text in _files(path):
-                whole = "".join(line for _, line in text_lines(text, encoding))
-                yield path.name, whole.rstrip("\r\n")
-        return
+    for path in folders if by_folder else []:
+        if path not in by_folder:
+            note(f"{path}: skipped, because its texts have no class")
+    for path in by_folder:
+        for text in _files(path):
+            whole = "".join(line for _, line in text_lines(text, encoding))
+            yield path.name, whole.rstrip("\r\n")
     for path in texts:
         label = re.sub(r"(\.txt)?(\.(gz|zip))?$", "", path.name, flags=re.IGNORECASE)
         for _, line in text_lines(path, encoding):
