@@ -356,9 +356,8 @@ def training_events(
         if seeds is not None:
             raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
         if config is not None:
-            raise TypeError(
-                "train() resumes a run with its own configuration; pass options, not `config`"
-            )
+            what = "train() resumes a run with its own configuration"
+            raise TypeError(f"{what}; pass options, not `config`")
         inputs = check_resumed(Path(resume), options, progress)
         from bertaccum.training.train import resume as resume_run
 

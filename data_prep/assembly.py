@@ -135,7 +135,9 @@ def _held_out(
             what = f"has too few different texts to hold out any of them as {name}.tsv"
             remedy = "add rows with other texts: rows with the same text stay in one split"
             raise InputError(what, remedy, path=source.train.where)
-    _check_weights(source.train, rows, [kept[number] for number in splits["train"]])
+    if rows.weights and not any(rows.weights[kept[number]] for number in splits["train"]):
+        remedy = "choose another `weight_column`, or correct the weights"
+        raise InputError("the weight of every training row is 0", remedy, path=source.train.where)
     return {
         name: split_of(rows, cells, [kept[number] for number in split])
         for name, split in splits.items()
@@ -149,9 +151,3 @@ def _check_kept(part: Part, kind: LabelKind, cells: list[bytes]) -> None:
     if problem := kind.problem(cells):
         remedy = "add rows of other classes, or keep duplicates with `drop_duplicates=False`"
         raise InputError(f"{problem} after duplicates are dropped", remedy, path=part.where)
-
-
-def _check_weights(part: Part, rows: Rows, train: Sequence[int]) -> None:
-    if rows.weights and not any(rows.weights[row] for row in train):
-        remedy = "choose another `weight_column`, or correct the weights"
-        raise InputError("the weight of every training row is 0", remedy, path=part.where)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bertaccum.cli.options import FieldOption, explained_option
+from bertaccum.cli.options import FieldOption, explained_option, file_option
 from bertaccum.errors import ConfigError, InputError
 
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
@@ -22,10 +22,8 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
         if path is not None:
             ctx.default_map = _read(ctx, Path(path), others, _converted)
 
-    return click.option(
+    return file_option(
         "--config",
-        type=click.Path(),
-        metavar="FILE",
         is_eager=True,
         expose_value=False,
         callback=use,
@@ -40,10 +38,8 @@ def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:
 # The values of each option to vary.
 Grid = dict[str, list[Any]]
 # The option `--grid`, which passes a `Grid` or None as `grid`.
-grid_option = click.option(
+grid_option = file_option(
     "--grid",
-    type=click.Path(),
-    metavar="FILE",
     callback=_read_grid,
     help="YAML file with a list of values for each option to vary. [default: the grid of the BERT"
     " paper: target batch 16 and 32, learning rate 5e-5, 3e-5 and 2e-5, 2 to 4 epochs]",

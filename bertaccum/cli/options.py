@@ -55,6 +55,7 @@ class FieldOption(GroupedOption):
 
 grouped_option = functools.partial(click.option, cls=GroupedOption)
 _output_option = functools.partial(grouped_option, group=OUTPUT)
+file_option = functools.partial(click.option, type=click.Path(), metavar="FILE")
 
 
 def explained_option(ctx: click.Context, name: str, own: Collection[str]) -> str:

@@ -62,10 +62,8 @@ def rehearse(folder: Path) -> dict[str, float]:
 
 def _store(folder: Path) -> TokenStore:
     """Write eight short texts and tokenize them."""
-    rows = [
-        f"{number % 2}\tThe food was {'very ' * (number % 3)}{_WORDS[4 + number % 2]}\n"
-        for number in range(UPDATES * TARGET_BATCH)
-    ]
+    texts = [f"{'very ' * (n % 3)}{_WORDS[4 + n % 2]}" for n in range(UPDATES * TARGET_BATCH)]
+    rows = [f"{number % 2}\tThe food was {text}\n" for number, text in enumerate(texts)]
     (folder / "train.tsv").write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
     tokenization = Tokenization(Vocabulary([*SPECIAL_TOKENS, *_WORDS]), 16)
     return open_store(folder / "train.tsv", _TASK, tokenization, silent)

@@ -53,7 +53,7 @@ model_option = partial(setting, group=MODEL)
 memory_option = partial(setting, group=MEMORY)
 optimization_option = partial(setting, group=OPTIMIZATION)
 checkpoint_option = partial(setting, group=CHECKPOINTS)
-device_option = partial(setting, group=DEVICES)
+device_option = partial(setting, group=DEVICES, free=True)  # A run may resume on other devices.
 output_option = partial(setting, group=OUTPUT)
 
 
@@ -263,11 +263,9 @@ class StepConfig(Options):
             name = "pool" if self.stride is None else "stride"
             what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
             raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
-        if (self.stride or 1) > self.max_seq_length - 2:
-            raise ConfigError(
-                f"`stride` {self.stride} would leave out tokens between windows",
-                f"use at most {self.max_seq_length - 2}, `max_seq_length` without [CLS] and [SEP]",
-            )
+        if (self.stride or 1) > (most := self.max_seq_length - 2):
+            what = f"`stride` {self.stride} would leave out tokens between windows"
+            raise ConfigError(what, f"use at most {most}, `max_seq_length` without [CLS] and [SEP]")
 
 
 @dataclass(frozen=True)
@@ -383,19 +381,16 @@ class TrainConfig(StepConfig):
         " `bertaccum launch`; auto: multi-worker if one of these describes several processes, else"
         " all GPUs.",
         choices=(AUTO, "one", "mirrored", "multi-worker"),
-        free=True,
     )
     replicas: int | None = device_option(
         None,
         "Number of GPUs to use in this process; without a GPU, number of virtual CPU devices."
         " [default: all GPUs, or one CPU device]",
         numbers=Numbers(1),
-        free=True,
     )
     collective_timeout: str = device_option(
         "10m",
         "Maximum time for which workers wait for each other, such as 90s or 10m.",
-        free=True,
         check=fields.timeout_seconds,
     )
     out: str | None = output_option(

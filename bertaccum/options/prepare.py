@@ -189,19 +189,14 @@ class PrepareConfig(Options):
             raise ConfigError(what, "omit one of the two")
 
     def _check_test_fraction(self) -> None:
+        fraction = f"`test_fraction` {self.test_fraction}"
         given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
         if self.test_file or self.source not in ("csv", "tfds"):
-            raise ConfigError(
-                f"`test_fraction` {self.test_fraction} cannot be used with {given}, which already"
-                " has test rows",
-                "omit `test_fraction`",
-            )
+            what = f"{fraction} cannot be used with {given}, which already has test rows"
+            raise ConfigError(what, "omit `test_fraction`")
         if self.test_fraction + (self.dev_fraction or 0) >= 1:
-            raise ConfigError(
-                f"`test_fraction` {self.test_fraction} and `dev_fraction` {self.dev_fraction}"
-                " leave no rows for train.tsv",
-                "lower one of the two",
-            )
+            both = f"{fraction} and `dev_fraction` {self.dev_fraction}"
+            raise ConfigError(f"{both} leave no rows for train.tsv", "lower one of the two")
 
     @property
     def data_folder(self) -> str:

@@ -26,14 +26,9 @@ _COLORS = {_INK: "var(--ink)", _ACCENT: "var(--accent)", _GRID: "var(--line)"}
 _INCHES = (4.6, 2.7)
 _LINE = figures.LineStyle(_ACCENT)
 _PAGE_STYLE = figures.STYLE | {
-    "text.color": _INK,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _GRID,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _GRID),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 

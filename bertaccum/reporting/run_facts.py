@@ -124,14 +124,10 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones."""
     results = {}
     for path in sorted(record.paths.path.glob("eval-*.json")):
-        values = read_mapping(path)
-        if values is not None and _is_evaluation(values):
+        values = read_mapping(path) or {}
+        if isinstance(values.get("loss"), int | float) and isinstance(values.get("examples"), int):
             results[path.stem.removeprefix("eval-")] = values
     return results
-
-
-def _is_evaluation(values: dict[str, Any]) -> bool:
-    return isinstance(values.get("loss"), int | float) and isinstance(values.get("examples"), int)
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:

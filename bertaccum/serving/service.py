@@ -20,8 +20,7 @@ from bertaccum.options.commands import ServeConfig
 from bertaccum.options.fields import size_in_bytes
 from bertaccum.reporting.rendering import render
 from bertaccum.serving.request_batching import Batcher, QueueFullError
-from bertaccum.serving.request_body import schema, texts_of
-from bertaccum.serving.request_gate import FAILED, GONE, RequestGate
+from bertaccum.serving.request_checks import FAILED, GONE, RequestGate, schema, texts_of
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.system.files import json_text
 from bertaccum.system.progress import Note

@@ -9,7 +9,7 @@ import prometheus_client
 
 _BATCH_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_REQUEST_SECONDS = "Time from the first byte of a request to the last byte of the answer."
+_DURATION = "Time from the first byte of a request to the last byte of the answer."
 
 
 class ServiceMetrics:
@@ -23,7 +23,7 @@ class ServiceMetrics:
         gauge = partial(prometheus_client.Gauge, registry=registry)
         self._requests = counter("bertaccum_requests", "Requests.", ["path", "status"])
         self._seconds = histogram(
-            "bertaccum_request_seconds", _REQUEST_SECONDS, ["path"], buckets=_SECONDS
+            "bertaccum_request_seconds", _DURATION, ["path"], buckets=_SECONDS
         )
         self._texts = counter("bertaccum_texts", "Texts that the model processed.")
         self._batches = histogram("bertaccum_batch_texts", "Texts per batch.", buckets=_BATCH_TEXTS)

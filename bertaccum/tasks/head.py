@@ -9,13 +9,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.encoder import (
-    Initializer,
-    checkpoint_name,
-    head_dropout,
-    random_initializer,
-    without_autograph,
-)
+from bertaccum.bert import encoder as bert_encoder
+from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.in_place import check_finite
 from bertaccum.errors import InputError, reason
@@ -39,10 +34,10 @@ def build_classifier(
     Returns:
       A model that maps the result of `encoder_inputs` to logits [batch, outputs].
     """
-    initialize = initializer or partial(random_initializer, config)
+    initialize = initializer or partial(bert_encoder.random_initializer, config)
     head = Head(config, outputs, dropout, pool, initialize)
     # The head has the dropout, because that of BertClassifier does not use our masks.
-    build = without_autograph(models.BertClassifier)
+    build = bert_encoder.without_autograph(models.BertClassifier)
     return build(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
 
 
@@ -64,10 +59,9 @@ class Head(tf_keras.layers.Layer):
     ) -> None:
         super().__init__(name=HEAD_LAYER)
         self.pool = pool
-        self.dropout = head_dropout(config, dropout)
-        self.out_proj = tf_keras.layers.Dense(
-            outputs, kernel_initializer=initialize(), name="logits"
-        )
+        self.dropout = bert_encoder.head_dropout(config, dropout)
+        kernel = initialize()
+        self.out_proj = tf_keras.layers.Dense(outputs, kernel_initializer=kernel, name="logits")
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Return the logits [batch, outputs] of pooled outputs [batch, hidden]."""
@@ -95,7 +89,7 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         what = f"cannot be loaded ({reason(error)})"
         raise InputError(what, "train the model again", path=path) from None
     for weight in model.weights:
-        check_finite(weight, checkpoint_name(weight.name).removesuffix(":0"), path)
+        check_finite(weight, bert_encoder.checkpoint_name(weight.name).removesuffix(":0"), path)
 
 
 def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:

@@ -41,9 +41,8 @@ class MultiLabel:
         # If classes are named by numbers, a list of numbers contains names.
         are_numbered = all(map(class_finder(self.labels.names), "01"))
         known = LabelFormat(**self.labels.format)
-        found = set_format(
-            cells, separator, None if are_numbered else classes, find if classes else None, known
-        )
+        numbered = None if are_numbered else classes
+        found = set_format(cells, separator, numbered, find if classes else None, known)
         return {cell: [cell] if find(cell) else own for cell, own in found.labels_in(cells).items()}
 
     def encode(
@@ -129,6 +128,7 @@ class MultiLabel:
         """Return the examples with a wrong label whose labels have the lowest probability."""
         predicted, probabilities = self._predicted(logits), self._probabilities(logits)
         likelihood = np.where(labels > 0, probabilities, 1 - probabilities).prod(axis=1)
+        own = np.where(predicted, probabilities, 1 - probabilities)
         wrong = np.flatnonzero((predicted != (labels > 0)).any(axis=1))
         return [
             {
@@ -136,9 +136,7 @@ class MultiLabel:
                 "label": SEPARATOR.join(self._names(labels[i] > 0)),
                 "label_probability": float(likelihood[i]),
                 "prediction": SEPARATOR.join(self._names(predicted[i])),
-                "probability": float(
-                    np.where(predicted[i], probabilities[i], 1 - probabilities[i]).prod()
-                ),
+                "probability": float(own[i].prod()),
             }
             for i in wrong[np.argsort(likelihood[wrong], kind="stable")][:count]
         ]

@@ -8,13 +8,8 @@ from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
-from data_prep.labels.formats import (
-    LabelFormat,
-    class_format,
-    has_separated_flags,
-    joined_labels,
-    list_in,
-)
+from data_prep.labels import formats
+from data_prep.labels.formats import LabelFormat, list_in
 from data_prep.tables.rows import LABEL_SEPARATOR
 from data_prep.tables.spellings import finite_number, flags_remedy, number_remedy
 
@@ -25,7 +20,7 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
     Raises:
       ConfigError: The cells look like scores, or like several labels without being lists.
     """
-    labels = class_format(cells).labels_in(cells)
+    labels = formats.class_format(cells).labels_in(cells)
     every = [one for own in labels.values() for one in own]
     joined = "labels such as {!r} look like several labels, because {}"
     remedy = "pass `task` multi-label, or `task` classification if each is one class"
@@ -41,9 +36,9 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
             f"{number_remedy(number)}, and pass `task` regression; or pass `task` classification if"
             " they are classes, or multi-label if they are lists of class numbers"
         )
-    elif cell := joined_labels(every):
+    elif cell := formats.joined_labels(every):
         what = joined.format(cell[:80], "most of their parts also occur alone")
-    elif has_separated_flags(every):
+    elif formats.has_separated_flags(every):
         what = joined.format(every[0][:80], "all of their parts are 0 or 1")
     elif fraction:
         what = f"labels such as {fraction!r} look like scores"

@@ -42,10 +42,8 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     task = _task_of(config)
     parts = _parts(config, task, note)
     if "dev" not in parts:
-        note(
-            f"{parts['train'].files[0].parent}: there is no {_DEV_IDS[0]}, so `dev_fraction` of the"
-            " training rows become dev.tsv"
-        )
+        missing = f"{parts['train'].files[0].parent}: there is no {_DEV_IDS[0]}"
+        note(f"{missing}, so `dev_fraction` of the training rows become dev.tsv")
     language = f" in the language {config.language or _ENGLISH}" if task is XNLI else ""
     return Source(
         description=f"{task.name}{language}, as downloaded",

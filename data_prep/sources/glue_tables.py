@@ -96,10 +96,8 @@ def _cells(path: Path, wanted: Sequence[str], header: Sequence[str], note: Note 
         else:
             broken.append(row)
     if note is not None and broken:
-        note(
-            f"{path}: skipped {len(broken):,} rows with missing columns (first: row {broken[0]:,}),"
-            " as GLUE's baselines do"
-        )
+        skipped = f"{len(broken):,} rows with missing columns (first: row {broken[0]:,})"
+        note(f"{path}: skipped {skipped}, as GLUE's baselines do")
 
 
 def _place(name: str, names: Sequence[str], path: Path) -> int:

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any
@@ -64,14 +64,9 @@ class _ReportingBar:
     """
 
     def __init__(
-        self,
-        progress: Progress,
-        iterable: Iterable[Any] = (),
-        *,
-        desc: str = "",
-        total: int | None = None,
-        **_: Any,  # Options for the look of tqdm's bar.
+        self, progress: Progress, iterable: Any = (), *, desc: str = "", total: Any = None, **_: Any
     ) -> None:
+        # The other options are for the look of tqdm's bar.
         self._progress, self._iterable = progress, iterable
         self._doing = _doing(desc)
         self._done, self._total = 0, total

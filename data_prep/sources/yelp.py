@@ -150,11 +150,9 @@ def checked_sha256(archive: Path, allow_unverified: bool) -> str:
     """
     digest, recorded = sha256(archive), recorded_download()
     if digest != recorded.sha256 and not allow_unverified:
-        raise ConfigError(
-            f"has the SHA-256 {digest}, but the original {recorded.filename} has {recorded.sha256}",
-            "download it again, or pass `allow_unverified_archive` if you trust this file",
-            path=archive,
-        )
+        original = f"the original {recorded.filename} has {recorded.sha256}"
+        remedy = "download it again, or pass `allow_unverified_archive` if you trust this file"
+        raise ConfigError(f"has the SHA-256 {digest}, but {original}", remedy, path=archive)
     return digest
 
 

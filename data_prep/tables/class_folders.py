@@ -41,15 +41,11 @@ def class_root(path: Path) -> Node | None:
     while len(folders) == 1 and (not _texts(files) or _children(folders[0])[0]):
         (root,) = folders
         folders, files = _children(root)
-    if any(map(_is_table, names)):
+    if any(Path(n.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS for n in names):
         by_folder = [one for one in folders if one.name not in _UNLABELLED]
         has_texts = all(_texts(_children(one)[1]) for one in by_folder)
         return root if len(by_folder) > 1 and has_texts else None
     return root if len(folders) > 1 or _texts(files) else None
-
-
-def _is_table(name: str) -> bool:
-    return Path(name.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS
 
 
 def _texts(files: list[Any]) -> list[Any]:
@@ -70,15 +66,13 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
     if skipped := [path for path in files if path.name not in taken]:
         names = listed([path.name for path in skipped], _NAMED)
         note(f"{folder}: skipped the files that are not those of a class ({names})")
-    if by_folder:
-        for path in folders:
-            if path not in by_folder:
-                note(f"{path}: skipped, because its texts have no class")
-        for path in by_folder:
-            for text in _files(path):
-                whole = "".join(line for _, line in text_lines(text, encoding))
-                yield path.name, whole.rstrip("\r\n")
-        return
+    for path in folders if by_folder else []:
+        if path not in by_folder:
+            note(f"{path}: skipped, because its texts have no class")
+    for path in by_folder:
+        for text in _files(path):
+            whole = "".join(line for _, line in text_lines(text, encoding))
+            yield path.name, whole.rstrip("\r\n")
     for path in texts:
         label = re.sub(r"(\.txt)?(\.(gz|zip))?$", "", path.name, flags=re.IGNORECASE)
         for _, line in text_lines(path, encoding):

@@ -135,7 +135,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     if not names or len(set(names)) < len(names) or not all(map(_is_name, names)):
         return False
     columns, rows = [_Column(cell) for cell in first], 0
-    is_usual = any(map(_is_usual, first))
+    words = (word for cell in first for word in re.split(r"[_\-.\d]+", cell.casefold()))
+    is_usual = not _USUAL.isdisjoint(words)
     for record in rest:
         if [cell.strip() for cell in record] == first:
             continue
@@ -144,19 +145,13 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
             column.add(cell.strip())
     if any(column.recurs for column in columns):
         return False
-    if is_usual:
-        return True
     filled = [column for column in columns if column.first]
-    if rows and any(column.is_numeric for column in filled):
-        return True
-    return not certain and rows >= _ENOUGH_ROWS and any(c.holds_classes() for c in filled)
+    is_numeric = rows > 0 and any(column.is_numeric for column in filled)
+    has_classes = rows >= _ENOUGH_ROWS and any(column.holds_classes() for column in filled)
+    return is_usual or is_numeric or (has_classes and not certain)
 
 
 def _is_name(cell: str) -> bool:
     short = len(cell) <= _LONGEST_NAME and len(cell.split()) <= _MAX_WORDS
     is_value = cell.endswith(_ENDS_OF_TEXTS) or cell.startswith(FASTTEXT_PREFIX)
     return short and not is_value and not _NUMBER.fullmatch(cell)
-
-
-def _is_usual(cell: str) -> bool:
-    return not _USUAL.isdisjoint(re.split(r"[_\-.\d]+", cell.casefold()))

@@ -11,7 +11,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.fields import DELIMITERS
 from bertaccum.system.files import refuse_special
 from bertaccum.system.progress import Note, ignore_note
-from data_prep.tables import quoting
+from data_prep.tables import other_formats, quoting
 from data_prep.tables.class_folders import class_root, class_texts
 from data_prep.tables.columns import (
     LABEL,
@@ -24,15 +24,6 @@ from data_prep.tables.columns import (
 )
 from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
 from data_prep.tables.manifest import is_prepared
-from data_prep.tables.other_formats import (
-    fasttext_rows,
-    is_fasttext,
-    is_json_lines,
-    json_cells,
-    json_names,
-    parquet_cells,
-    parquet_names,
-)
 from data_prep.tables.rows import Records, Row
 from data_prep.tables.spellings import listed
 from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
@@ -71,14 +62,16 @@ def read_rows(
         return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
     refuse_special(path)
     if is_parquet(path):
-        return _named_rows(path, parquet_names(path), reading, partial(parquet_cells, path), note)
-    if is_json_lines(path, ending(path), reading.encoding):
-        cells = partial(json_cells, path, reading.encoding)
-        return _named_rows(path, json_names(path, reading.encoding), reading, cells, note)
+        names = other_formats.parquet_names(path)
+        return _named_rows(path, names, reading, partial(other_formats.parquet_cells, path), note)
+    if other_formats.is_json_lines(path, ending(path), reading.encoding):
+        names = other_formats.json_names(path, reading.encoding)
+        cells = partial(other_formats.json_cells, path, reading.encoding)
+        return _named_rows(path, names, reading, cells, note)
     first = next((line for _, line in _lines(path, reading) if line.strip()), "")
-    if is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
+    if other_formats.is_fasttext(first) and reading.has_usual_columns and reading.delimiter is None:
         note(f"{path}: labels and texts in fastText's format")
-        return fasttext_rows(path, reading)
+        return other_formats.fasttext_rows(path, reading)
     return _delimited_rows(path, reading, note)
 
 

@@ -16,7 +16,7 @@ from local_service import LONG, Model, Service, running, send
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import ServeConfig
 from bertaccum.serving import http_server
-from bertaccum.serving.request_gate import is_allowed
+from bertaccum.serving.request_checks import is_allowed
 
 HALF_HEADERS = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-"
 HALF_BODY = HALF_HEADERS + b"Type: application/json\r\nContent-Length: 16\r\n\r\n{"

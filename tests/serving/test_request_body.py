@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from bertaccum.serving.request_body import schema, texts_of
+from bertaccum.serving.request_checks import schema, texts_of
 
 PAIR = {"text": "a", "text_pair": "b"}
 JSON_VALUES = st.recursive(

@@ -12,7 +12,7 @@ from bertaccum.cli.display import run_classifier_files as result_files
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.tables import print_evaluation
 from bertaccum.cli.display.view import View
-from bertaccum.cli.options import command, json_option, options, shown
+from bertaccum.cli.options import command, file_option, json_option, options, shown
 from bertaccum.cli.shared import announce_run, announce_split, print_result
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import EvalConfig, ExportConfig, PredictConfig
@@ -22,10 +22,8 @@ from bertaccum.system.sizes import format_size
 @command()
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @options(PredictConfig)
-@click.option(
+@file_option(
     "--results",
-    type=click.Path(),
-    metavar="FILE",
     help="Write the probabilities to FILE, formatted like run_classifier's test_results.tsv; for a"
     " test set prepared with --source glue, write the predictions as GLUE accepts them.",
 )
@@ -76,11 +74,8 @@ def predict(
 
 @command("eval")
 @options(EvalConfig)
-@click.option(
-    "--results",
-    type=click.Path(),
-    metavar="FILE",
-    help="Write the scores to FILE, formatted like run_classifier's eval_results.txt.",
+@file_option(
+    "--results", help="Write the scores to FILE, formatted like run_classifier's eval_results.txt."
 )
 @json_option
 @shown

@@ -48,15 +48,13 @@ def _show(record: dict[str, Any]) -> None:
         "TensorFlow uses": " ".join(record["processor"]["used"] or []) or "unknown",
         **record["environment"],
     }
-    width = max(len(name) for name in (*facts, *(c["subject"] for c in record["checks"])))
-    indent = 9 + width + 2
-    for name, value in facts.items():
-        sentences.result(f"{'':9}{name:{width}}  {value}", indent)
+    rows = [("", name, value) for name, value in facts.items()]
     for check in record["checks"]:
-        line = f"{check['status']:9}{check['subject']:{width}}  {check['detail']}"
-        sentences.result(line, indent)
-        if check["remedy"]:
-            sentences.result(f"{'':9}{'':{width}}  {check['remedy']}", indent)
+        rows.append((check["status"], check["subject"], check["detail"]))
+        rows += [("", "", check["remedy"])] if check["remedy"] else []
+    width = max(len(name) for _, name, _ in rows)
+    for status, name, text in rows:
+        sentences.result(f"{status:9}{name:{width}}  {text}", 9 + width + 2)
 
 
 @command()

@@ -129,11 +129,9 @@ def compare(as_json: bool, runs: tuple[str, ...], **values: Any) -> None:
     result = run(config, [Path(path) for path in runs])
     print_result(as_json, result, print_comparison)
     if result["missing_characters"]:
-        sentences.note(
-            f"note: no installed font has the characters {result['missing_characters']}, so"
-            " compare.png shows boxes instead; install a font that has them, such as Noto Sans CJK,"
-            " or open compare.svg"
-        )
+        what = f"no installed font has the characters {result['missing_characters']}"
+        remedy = "install a font that has them, such as Noto Sans CJK, or open compare.svg"
+        sentences.note(f"note: {what}, so compare.png shows boxes instead; {remedy}")
 
 
 @command("report")

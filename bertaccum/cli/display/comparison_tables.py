@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bertaccum.cli.display import table_fitting as fitting
 from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
-from bertaccum.cli.display.table_fitting import (
-    below_common_folder,
-    is_limited,
-    print_line,
-    print_paths,
-    show,
-    show_side_by_side,
-    without_common_folder,
-)
 from bertaccum.options.metrics import LABELS, ordered, shown
 from bertaccum.system.sizes import known_size
 
@@ -31,7 +23,7 @@ def print_seeds(result: dict[str, Any]) -> None:
     head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
     known = {label: result[name] for name, label in _SPREAD.items() if name in result}
     rows = [[label, *(f"{v:.4f}" for v in spread.values())] for label, spread in known.items()]
-    show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
+    fitting.show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
 def print_sweep(result: dict[str, Any], command: str) -> None:
@@ -39,16 +31,14 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
     names = list(result["cells"][0]["options"])
     metric = LABELS.get(result["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
-    show(head, [_swept(cell) for cell in result["cells"]])
-    print_line(
-        f"{result['updates']:,} updates in {duration(result['seconds'])}; the whole grid takes"
-        f" {result['grid_updates']:,}"
-    )
-    print_paths(result["figures"])
+    fitting.show(head, [_swept(cell) for cell in result["cells"]])
+    grid = f"the whole grid takes {result['grid_updates']:,}"
+    fitting.print_line(f"{result['updates']:,} updates in {duration(result['seconds'])}; {grid}")
+    fitting.print_paths(result["figures"])
     if command:
         equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
-        print_line(f"best{first}: {command}", wrap=False)
+        fitting.print_line(f"best{first}: {command}", wrap=False)
 
 
 def _swept(cell: dict[str, Any]) -> list[str]:
@@ -67,23 +57,22 @@ def print_comparison(values: dict[str, Any]) -> None:
     columns = [_compared_run(row, values) for row in values["runs"]]
     facts = {fact: [column[fact] for column in columns] for fact in columns[0]}
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
-    names = below_common_folder([row["run"] for row in values["runs"]])
-    show_side_by_side(["run", *names], rows)
-    print_line(
-        f"training loss: mean over the last {values['smooth']:,} examples; noise: standard"
-        f" deviation of the loss around its running mean over {values['smooth']:,} examples"
-    )
+    names = fitting.below_common_folder([row["run"] for row in values["runs"]])
+    fitting.show_side_by_side(["run", *names], rows)
+    span = f"{values['smooth']:,} examples"
+    noise = f"standard deviation of the loss around its running mean over {span}"
+    fitting.print_line(f"training loss: mean over the last {span}; noise: {noise}")
     if values["differences"]:
         differing = [_differing(*of) for of in values["differences"].items()]
-        show_side_by_side(["differs", *names], differing)
-    print_paths(values["figures"])
+        fitting.show_side_by_side(["differs", *names], differing)
+    fitting.print_paths(values["figures"])
 
 
 def _differing(option: str, values: Sequence[Any]) -> list[str]:
     """Return the table row of an option that differs between runs."""
     # On a terminal, the folder that all values share is moved to the first cell.
     cells = ["" if value is None else str(value) for value in values]
-    folder, below = without_common_folder(cells) if is_limited() else ("", cells)
+    folder, below = fitting.without_common_folder(cells) if fitting.is_limited() else ("", cells)
     return [f"{option} in {folder}" if folder else option, *below]
 
 
@@ -121,25 +110,21 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
 
 def print_advice(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum advise`."""
-    print_line(batch_advice(result))
+    fitting.print_line(batch_advice(result))
     head = ("target batch", "updates", "examples", "learning rate")
-    rows = [
-        [
-            f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else ""),
-            f"{row['updates']:.2f}",
-            f"{row['examples']:.2f}",
-            f"{row['learning_rate']:.2g}",
-        ]
-        for row in result["batches"]
-    ]
-    show(head, rows)
-    print_line("* this run; updates and examples to the same loss are relative to it")
+    forms = {"updates": ".2f", "examples": ".2f", "learning_rate": ".2g"}
+    rows = []
+    for row in result["batches"]:
+        batch = f"{row['target_batch']:,}" + (" *" if row["updates"] == 1 else "")
+        rows.append([batch, *(shown(row, name, form) for name, form in forms.items())])
+    fitting.show(head, rows)
+    fitting.print_line("* this run; updates and examples to the same loss are relative to it")
 
 
 def print_rates(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --find-lr`."""
     step = max(len(result["smoothed_losses"]) // 10, 1)
     points = list(zip(result["rates"], result["smoothed_losses"], strict=False))[::step]
-    show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
-    print_line(suggested_rate(result), wrap=False)
-    print_paths(result["figures"])
+    fitting.show(("learning rate", "training loss"), [[f"{r:.1e}", f"{y:.4f}"] for r, y in points])
+    fitting.print_line(suggested_rate(result), wrap=False)
+    fitting.print_paths(result["figures"])

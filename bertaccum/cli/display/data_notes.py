@@ -24,22 +24,14 @@ _CONFLICTS = {
 
 def notes(manifest: dict[str, Any]) -> list[str]:
     """Return one line for each problem in the data that a user should know about."""
-    findings = manifest["findings"]
-    lines = [
-        *_duplicates(findings, manifest),
-        *_oddities(findings),
-        *_single(manifest),
-        *_absent(manifest),
-        *_enlarged(manifest),
-        *_small(manifest),
-        *_long(findings["estimated_tokens"]),
-    ]
-    return [f"note: {line}" for line in lines]
+    kinds = (_duplicates, _conflicts, _oddities, _single, _absent, _enlarged, _small, _long)
+    return [f"note: {line}" for kind in kinds for line in kind(manifest)]
 
 
-def _long(estimated: dict[str, Any]) -> Iterator[str]:
+def _long(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield how many texts the default maximum length would truncate."""
-    shares = {limit: f"{100 * part:.0f}%" for limit, part in estimated["longer_than"].items()}
+    longer = manifest["findings"]["estimated_tokens"]["longer_than"]
+    shares = {limit: f"{100 * part:.0f}%" for limit, part in longer.items()}
     share = shares.pop(str(StepConfig.max_seq_length))
     if share != "0%":
         share = share if share == "100%" else f"about {share}"
@@ -49,8 +41,9 @@ def _long(estimated: dict[str, Any]) -> Iterator[str]:
         yield f"{long}, {more}: {options} decide what is read"
 
 
-def _duplicates(findings: dict[str, Any], manifest: dict[str, Any]) -> Iterator[str]:
-    drop, repeated = manifest["options"]["drop_duplicates"], findings["repeated"]
+def _duplicates(manifest: dict[str, Any]) -> Iterator[str]:
+    findings, drop = manifest["findings"], manifest["options"]["drop_duplicates"]
+    repeated = findings["repeated"]
     written = "train.tsv" if "also_in_dev" in findings else "train.tsv and dev.tsv"
     for split in ("test", "dev"):
         shared = findings.get(f"also_in_{split}", {"texts": 0})
@@ -68,22 +61,21 @@ def _duplicates(findings: dict[str, Any], manifest: dict[str, Any]) -> Iterator[
         done = "only the first row of each is kept" if drop else every
         texts = _counted(repeated["texts"], "text occurs", "texts occur")
         yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
-    yield from _conflicts(findings["conflicting"], manifest["task"])
 
 
-def _conflicts(conflicting: dict[str, Any], task: str | None) -> Iterator[str]:
+def _conflicts(manifest: dict[str, Any]) -> Iterator[str]:
+    conflicting = manifest["findings"]["conflicting"]
     if not conflicting["texts"]:
         return
-    kind, remedy = _CONFLICTS.get(task, _CONFLICTS[None])
+    kind, remedy = _CONFLICTS.get(manifest["task"], _CONFLICTS[None])
     rows = [" and ".join(f"{row:,}" for row in rows) for rows in conflicting["rows"]]
     more = "; ..." if conflicting["texts"] > len(rows) else ""
-    yield (
-        f"{_counted(conflicting['texts'], 'text has', 'texts have')} {kind} in the"
-        f" training set (rows {'; '.join(rows)}{more}): {remedy}"
-    )
+    texts = _counted(conflicting["texts"], "text has", "texts have")
+    yield f"{texts} {kind} in the training set (rows {'; '.join(rows)}{more}): {remedy}"
 
 
-def _oddities(findings: dict[str, Any]) -> Iterator[str]:
+def _oddities(manifest: dict[str, Any]) -> Iterator[str]:
+    findings = manifest["findings"]
     for part, empty in findings["empty"].items():
         first = f"first: row {empty['first_row']:,}"
         yield f"{_rows_have(empty['rows'], part)} an empty text ({first})"

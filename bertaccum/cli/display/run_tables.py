@@ -113,14 +113,9 @@ def _evaluated(evaluations: dict[str, dict[str, Any]], order: list[str]) -> None
     """Print the saved results of `bertaccum eval`, one row per split or file."""
     order = _present(order, evaluations.values())
     head = ["evaluated on", "update", "examples", *(LABELS[metric] for metric in order), ""]
+    counts = ("update", "examples")
     rows = [
-        [
-            name,
-            shown(row, "update", ","),
-            f"{row['examples']:,}",
-            *(shown(row, metric) for metric in order),
-            _remark(row),
-        ]
+        [name, *(shown(row, n, ",") for n in counts), *(shown(row, n) for n in order), _remark(row)]
         for name, row in evaluations.items()
     ]
     show(head, rows, least=["update", *reversed(head[4:-1])])

@@ -91,19 +91,17 @@ def fitted(
 
 def show(head: Row, rows: Sequence[Row], least: Sequence[str] = ()) -> None:
     """Print a table without the columns that do not fit, and a line that names these columns."""
-    console = _stdout()
-    table, left_out = fitted(head, rows, console.width, least)
-    _print(console, table)
+    table, left_out = fitted(head, rows, _stdout().width, least)
+    _print(table)
     if named := [name for name in left_out if name]:
         print_line(f"no room for: {', '.join(named)}; --json has all columns")
 
 
 def show_whole(head: Row, rows: Sequence[Row]) -> bool:
     """Print a table if all its columns fit, and return whether they do."""
-    console = _stdout()
-    table = layout(_columns(head, rows), console.width)
+    table = layout(_columns(head, rows), _stdout().width)
     if table is not None:
-        _print(console, table)
+        _print(table)
     return table is not None
 
 
@@ -117,10 +115,9 @@ def show_facts(facts: dict[str, str]) -> None:
 
 def show_side_by_side(head: Row, rows: Sequence[Row]) -> None:
     """Print all columns, in several tables if necessary; each table repeats the first column."""
-    console = _stdout()
     while len(head) > 1:
-        table, left_out = fitted(head, rows, console.width)
-        _print(console, table)
+        table, left_out = fitted(head, rows, _stdout().width)
+        _print(table)
         # If not even one column fits beside the first one, go on with the column after it.
         done = max(len(head) - len(left_out), 2)
         head, rows = [head[0], *head[done:]], [[row[0], *row[done:]] for row in rows]
@@ -151,9 +148,9 @@ def without_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     return f"{shared[0]}/", [str(Path(path).relative_to(shared[0])) for path in paths]
 
 
-def _print(console: Console, table: Table) -> None:
+def _print(table: Table) -> None:
     with naming_stdout():
-        console.print(table)
+        _stdout().print(table)
 
 
 def _columns(head: Row, rows: Sequence[Row]) -> list[Column]:

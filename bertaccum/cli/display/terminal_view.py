@@ -141,15 +141,14 @@ def _figures(statistics: RunStatistics, width: int) -> RenderableType:
     last, evaluated = statistics.last, statistics.evaluated
     if last is None:
         return "" if statistics.over else sentences.TRACING
+    score = shown(evaluated.scores, statistics.best_by) if evaluated else ""
     values = {
         "loss": f"{last.loss:.4f}",
         "smoothed": f"{statistics.loss.value:.4f}",
         "learning rate": f"{last.learning_rate:.2e}",
         "examples/s": f"{statistics.speed.value:.1f}",
         "memory": known_size(last.peak_memory_bytes),
-        f"dev {LABELS[statistics.best_by]}": shown(evaluated.scores, statistics.best_by)
-        if evaluated
-        else "",
+        f"dev {LABELS[statistics.best_by]}": score,
         "out of memory": str(statistics.out_of_memory or ""),
         "skipped": str(statistics.skipped or ""),
     }

@@ -1,11 +1,17 @@
-"""The outermost layer of the service: it reads requests within limits, and counts all requests."""
+"""The requests that the service refuses, and why.
+
+`RequestGate` is its outermost layer: it reads requests within limits, and counts all requests.
+`texts_of` checks the body of a prediction request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import re
 import time
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -13,12 +19,14 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertaccum.errors import reason
+from bertaccum.inference.results import TextAndPair
 from bertaccum.options.commands import ServeConfig
 from bertaccum.options.fields import host_names
-from bertaccum.serving.request_body import MALFORMED, TOO_LARGE
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.system.progress import Note
+from data_prep.tables.columns import PAIR, TEXT
 
+TEXTS = "texts"
 PATHS = frozenset({"/", "/predict", "/healthz", "/metrics", "/docs", "/openapi.json"})
 _LOCALHOST = "localhost"
 # A name or IPv4 address, or an IPv6 address in brackets; then, optionally, a port.
@@ -27,7 +35,9 @@ _OTHER_PATH = "other"
 # A client may not read the answer before it has sent its whole request. This many more bytes of a
 # request that is too large are read and dropped, so that such a client sees why it was refused.
 _DROPPED_BYTES = 2**24
-_TIMED_OUT, _UNSUPPORTED, _FAILED = 408, 415, 500
+# HTTP status codes of refused requests.
+_MALFORMED, _TIMED_OUT, _TOO_LARGE, _UNSUPPORTED, _UNPROCESSABLE = 400, 408, 413, 415, 422
+_FAILED = 500
 # The message of errors for which the client is not responsible.
 FAILED = "the service failed; its log says why"
 # As in nginx: the client closed the connection before it had an answer.
@@ -74,7 +84,7 @@ class RequestGate:
         host = request.headers.get("host")
         if not is_allowed(host, self._config):
             message = f"the service does not answer to the host {host}; allowed_host can add names"
-            raise HTTPException(MALFORMED, message)
+            raise HTTPException(_MALFORMED, message)
         try:
             return await asyncio.wait_for(self._body(request), self._seconds)
         except asyncio.TimeoutError:
@@ -96,7 +106,7 @@ class RequestGate:
                 if size > self._most + _DROPPED_BYTES:
                     break
         if size > self._most:
-            raise HTTPException(TOO_LARGE, f"the request is larger than {self._most:,} bytes")
+            raise HTTPException(_TOO_LARGE, f"the request is larger than {self._most:,} bytes")
         media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if request.method == "POST" and media_type != "application/json":
             # Browsers send other types without asking, from any page.
@@ -141,3 +151,80 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
+
+
+def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
+    """Return up to `most` texts of a request such as `{"texts": ["a text"]}`, JSON in UTF-8.
+
+    With `pairs`, each is an object with `text` and `text_pair`. Raises HTTPException.
+    """
+    values = _parsed(body)
+    if not isinstance(values, dict) or values.keys() != {TEXTS}:
+        raise _wrong(f"the body must be an object with the key {TEXTS} only")
+    texts = values[TEXTS]
+    if not isinstance(texts, list) or not texts:
+        raise _wrong(f"{TEXTS} must be a list with at least one text")
+    if len(texts) > most:
+        what = f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
+        raise HTTPException(_TOO_LARGE, what)
+    return [_checked(f"{TEXTS}[{number}]", text, pairs) for number, text in enumerate(texts)]
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise HTTPException(_MALFORMED, "the body is not in UTF-8") from None
+    except RecursionError:
+        raise HTTPException(_MALFORMED, "the body is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        problem = f"{error.msg} at character {error.pos}"
+        raise HTTPException(_MALFORMED, f"the body is not JSON ({problem})") from None
+    except ValueError:  # Python refuses to convert numbers with thousands of digits.
+        raise HTTPException(_MALFORMED, "the body contains a number with too many digits") from None
+
+
+def _checked(where: str, text: Any, pairs: bool) -> TextAndPair:
+    """Return a text, or raise an HTTPException that names the place of the text."""
+    if not pairs and isinstance(text, dict):
+        raise _wrong(f"{where} is an object; the model takes single texts, as strings")
+    if not pairs:
+        return _string(where, text), None
+    if isinstance(text, str):
+        wanted = f"the model takes pairs, as objects with {TEXT} and {PAIR}"
+        raise _wrong(f"{where} is a single text; {wanted}")
+    if not isinstance(text, dict) or text.keys() != {TEXT, PAIR}:
+        raise _wrong(f"{where} must be an object with the keys {TEXT} and {PAIR} only")
+    return _string(f"{where}.{TEXT}", text[TEXT]), _string(f"{where}.{PAIR}", text[PAIR])
+
+
+def _string(where: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise _wrong(f"{where} must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        problem = "contains half of a surrogate pair, which is not a character"
+        raise _wrong(f"{where} {problem}") from None
+    return text
+
+
+def _wrong(problem: str) -> HTTPException:
+    return HTTPException(_UNPROCESSABLE, problem)
+
+
+def schema(pairs: bool, most: int) -> dict[str, Any]:
+    """Return the JSON schema of the bodies that `texts_of` accepts."""
+    string = {"type": "string"}
+    single = string | {"title": "Text", "examples": ["The food was great."]}
+    example = {TEXT: "Is it open?", PAIR: "When does it open?"}
+    pair = _object("Pair", {TEXT: string, PAIR: string}) | {"examples": [example]}
+    items = pair if pairs else single
+    listed = {"type": "array", "minItems": 1, "maxItems": most, "items": items}
+    return _object("Texts", {TEXTS: listed}) | {"example": {TEXTS: items["examples"]}}
+
+
+def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an object with all of these properties and no others."""
+    only = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "title": title, **only, "properties": properties}
