@@ -23,8 +23,7 @@ from tools import TASK, Results, run_part, table
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
 UPDATES, LENGTH, MODEL = 10, 64, "bert-mini"

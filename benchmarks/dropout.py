@@ -35,8 +35,7 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
 UPDATES, EXAMPLES, LENGTH = 10, 320, 64

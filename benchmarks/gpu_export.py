@@ -23,12 +23,11 @@ from tools import TASK, vocabulary_file, write_tokens, yelp_stores
 
 from bertaccum.accumulation import adamw, sums, window_update
 from bertaccum.bert.dropout import draw_masks
-from bertaccum.bert.model_inputs import PaddedTexts
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.packed_tokens import PaddedTexts
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import Trainee
 
 ROWS, TARGET = 4000, 32

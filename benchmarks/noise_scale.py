@@ -35,9 +35,8 @@ from bertaccum.reporting.batch_advice import noise_scale
 from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
-from bertaccum.training.initial_model import build_model
 from bertaccum.training.noise_scale import NoiseMeter, gradient_products
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import Trainee, make_update
 
 EXAMPLES, UPDATES, LENGTH = 2048, 200, 128

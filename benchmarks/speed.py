@@ -45,15 +45,14 @@ from tools import TASK, Results, run_part, table, yelp_stores
 
 from bertaccum.accumulation.gradient_tensors import values_of
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_inputs import inputs_of_padded
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.packed_tokens import inputs_of_padded
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.data.window_cuts import Prices, make_cut
 from bertaccum.data.window_shapes import choose_shapes
 from bertaccum.data.windows import Window, make_window, window_rows
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import Trainee, make_update
 
 TARGET, MICRO_BATCH = 32, 8

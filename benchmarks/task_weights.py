@@ -14,7 +14,7 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.system.progress import silent
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 
 Weights = dict[str, np.ndarray]
 WEIGHTS = "model.safetensors"

@@ -118,7 +118,7 @@ def prepare(
       RunError: The files cannot be written.
     """
     config = _configured(PrepareConfig, config, options)
-    from bertaccum.bert.learned_vocabulary import learn_vocabulary
+    from bertaccum.bert.tokenizer_files import learn_vocabulary
     from data_prep.preparation import prepare as run
 
     return run(config, progress, learn_vocabulary, note)

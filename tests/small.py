@@ -14,9 +14,8 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
-from bertaccum.bert.bert_config_file import write_bert_config
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, write_bert_config
 from bertaccum.bert.pretrained_weights import original_shape
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.tasks.classification import Classification

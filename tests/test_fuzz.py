@@ -25,10 +25,9 @@ from hypothesis import strategies as st
 from small import write_google_checkpoint
 from torch_writer import write_torch
 
-from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.download import unpack
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import (
     HUGGINGFACE,
@@ -330,7 +329,7 @@ def run_case(folder: Path) -> tuple[Path, Reader]:
 
 
 def labels_case(folder: Path) -> tuple[Path, Reader]:
-    from bertaccum.bert.bert_config_file import write_bert_config
+    from bertaccum.bert.encoder_config import write_bert_config
 
     path = folder / "labels.json"
     path.write_text(json.dumps({"values": ["0", "1"], "names": ["bad", "good"]}))

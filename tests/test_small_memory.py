@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from small import write_google_checkpoint, write_small_model, write_small_task
 
-from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import read_bert_config
 
 # The weights need 64 MiB, 39 of them for the embeddings of words. An encoder loads in LIMIT_MIB
 # if a checkpoint's embeddings are in memory once besides the variable, but not if twice.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 ON_PARTIAL = ("apply", "carry", "drop")
-DIFFERENT_SIZES = (
-    "losses of two outputs return different numbers of values; return one value per example from"
-    " both"
-)
+# The kind of divisor of a loss that is a mean over the examples.
+EXAMPLES = "examples"
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -116,13 +114,28 @@ def no_mean(loss: Any) -> ValueError:
     )
 
 
-def different_divisors() -> ValueError:
-    """Return the error for a model whose losses are means over different numbers."""
-    return ValueError(
-        "two losses of this model are means over different numbers, such as the unmasked positions"
-        " of different outputs, so their gradients cannot be accumulated together; give them the"
-        " same mask, or pass sample weights of 0 instead of a mask"
-    )
+def report_divisor(
+    micro: Any, kind: Hashable, size: Any, check_equal: Callable[[Any, Any, str], Any]
+) -> None:
+    """Set the kind and the size of a micro-batch's divisor, or check that it has the same already.
+
+    Raises:
+      ValueError: If the losses of the model are means over different numbers.
+    """
+    if micro.kind is None:
+        micro.kind, micro.size = kind, size
+    elif micro.kind != kind:
+        raise ValueError(
+            "two losses of this model are means over different numbers, such as the unmasked"
+            " positions of different outputs, so their gradients cannot be accumulated together;"
+            " give them the same mask, or pass sample weights of 0 instead of a mask"
+        )
+    elif kind == EXAMPLES:
+        message = (
+            "losses of two outputs return different numbers of values; return one value per example"
+            " from both"
+        )
+        check_equal(size, micro.size, message)
 
 
 def warn_of_unknown_divisor(loss_name: str) -> None:

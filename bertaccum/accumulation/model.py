@@ -13,7 +13,7 @@ from bertaccum import _tf_compat
 from bertaccum.accumulation import checks, contract, micro_batch, serialization, traced_step
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.contract import ON_PARTIAL, check_choice
-from bertaccum.accumulation.loss_divisor import MeasuredLoss
+from bertaccum.accumulation.micro_batch import MeasuredLoss
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.

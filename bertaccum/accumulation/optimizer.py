@@ -26,9 +26,8 @@ from bertaccum.accumulation import (
     traced_step,
 )
 from bertaccum.accumulation.contract import check_choice
-from bertaccum.accumulation.delegation import DelegatingOptimizer, delegated
+from bertaccum.accumulation.delegation import DelegatingOptimizer, adapted, delegated
 from bertaccum.accumulation.gradient_tensors import Gradient, GradsAndVars, after, times
-from bertaccum.accumulation.legacy import adapted
 from bertaccum.accumulation.transforms import GradientTransform
 from bertaccum.accumulation.window import WindowOptimizer
 

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.dense import Projection, rows_of, sizes_of
 from bertaccum.bert.dropout import ExampleDropout
+from bertaccum.bert.layers import Projection, rows_of, sizes_of
 
 
 @tf.autograph.experimental.do_not_convert

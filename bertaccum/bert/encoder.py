@@ -10,10 +10,9 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import layers, networks
 
-from bertaccum.bert.activations import Activation, gelu, gelu_erf
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.layer_norm import LayerNorm
+from bertaccum.bert.layers import Activation, LayerNorm, gelu, gelu_erf
 from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
 from bertaccum.errors import ConfigError
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from bertaccum.bert.bert_config_file import read_bert_config
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
-from bertaccum.bert.tensor_names import plain_variables
 from bertaccum.bert.weight_files import OTHER_FORMAT
 from bertaccum.errors import InputError, reason
 
@@ -60,6 +58,14 @@ def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
                 key = key.replace(original, ours)
             tensors[key] = LazyTensor(shapes[name], "F32", partial(read, name), name)
     return tensors
+
+
+def plain_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return each name of a variable in Google's format, without what precedes `bert/`."""
+    names, first = list(names), "bert/embeddings/word_embeddings"
+    prefixes = [name.removesuffix(first) for name in names if name.endswith(f"/{first}")]
+    around = prefixes[0] if len(prefixes) == 1 and first not in names else ""
+    return {name: name.removeprefix(around) for name in names}
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.bert.bert_config_file import checked_config
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, checked_config
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tensor_files import open_tensors, shards

@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.checkpoint_paths import (
     RELEASED_PREFIX,
     checkpoint_home,
@@ -16,7 +15,7 @@ from bertaccum.bert.checkpoint_paths import (
     prefix_in,
 )
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import HUGGINGFACE
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource

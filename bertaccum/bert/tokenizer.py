@@ -1,15 +1,128 @@
-"""A tokenizer that returns exactly the same token IDs as BERT's original tokenizer."""
+"""A tokenizer that returns exactly the same token IDs as BERT's original tokenizer.
+
+tensorflow-text lowercases with Unicode's NFKC case folding, which also turns `…` into three periods
+and changes `™`, ligatures and `ß`. Texts are therefore cleaned with one op for each step of the
+original tokenizer, up to words separated by spaces.
+
+Source: google-research/bert `tokenization.py`, class BasicTokenizer; for added entries and the
+cleaning of transformers, huggingface/tokenizers `added_vocabulary.rs` and `normalizers/bert.rs`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT
-from bertaccum.bert.text_cleaning import TextCleaning, longest_word_bytes
 from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import Vocabulary
+
+# Characters that are words by themselves: ASCII symbols and Unicode punctuation, and in most models
+# CJK ideographs.
+_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+_IDEOGRAPHS = (
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}"
+    r"\x{20000}-\x{2A6DF}\x{2A700}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+)
+# Added entries are replaced by characters of this private-use area, which are words by themselves
+# after cleaning. Texts lose these characters.
+_STAND_INS = range(0xF0000, 0xFFFFE)
+# Control characters around an added entry that was found, and one without a meaning. Cleaning drops
+# all of them.
+_START, _END, _NOTHING = "\x01", "\x02", "\x03"
+# A private-use character that is probably in no vocabulary.
+_UNKNOWN = "\U00100000"
+# RE2 runs out of memory, and becomes slow, with thousands of alternatives.
+_ALTERNATIVES = 500
+
+
+def longest_word_bytes(vocabulary: Vocabulary) -> int:
+    """Return the number of bytes of the longest word that is not [UNK], in any script.
+
+    The WordPiece op counts bytes, so cleaning replaces a word of too many characters with one that
+    exceeds this number.
+    """
+    return 4 * vocabulary.longest_word
+
+
+class TextCleaning:
+    """A function that cleans texts, and replaces added entries by characters."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary, added = vocabulary, vocabulary.added
+        longest_first = sorted(added, key=len, reverse=True)
+        # [UNK] must stay in the vocabulary; a character that is in none becomes [UNK] as well.
+        self._stand_ins = {
+            entry: chr(number) for number, entry in zip(_STAND_INS, longest_first, strict=False)
+        }
+        self._as_written = [entry for entry in longest_first if not added[entry]]
+        in_cleaned = [entry for entry in longest_first if added[entry]]
+        with tf.init_scope():  # Eagerly, even if a graph is being built.
+            found = self._characters_cleaned(tf.constant(in_cleaned, tf.string)).numpy().tolist()
+        self._as_cleaned = {
+            text.decode(): entry for text, entry in zip(found, in_cleaned, strict=True)
+        }
+
+    @property
+    def entries(self) -> list[str]:
+        """The vocabulary's entries, with the characters that replace added ones."""
+        stand_ins = self._stand_ins | {"[UNK]": "[UNK]"}
+        return [stand_ins.get(entry, entry) for entry in self._vocabulary.entries]
+
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
+        """Return strings [batch] as words separated by spaces; invalid UTF-8 is dropped."""
+        vocabulary = self._vocabulary
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", replacement_char=0xFFFD)
+        if vocabulary.added:
+            instead = _NOTHING if vocabulary.as_transformers else _UNKNOWN
+            texts = tf.strings.regex_replace(texts, r"[\x{F0000}-\x{FFFFD}]", instead)
+            texts = tf.strings.regex_replace(texts, f"[{_START}{_END}]", _NOTHING)
+            texts = self._replaced(texts, {entry: entry for entry in self._as_written})
+        texts = self._characters_cleaned(texts)
+        texts = self._replaced(texts, self._as_cleaned)
+        texts = tf.strings.regex_replace(texts, f"([{_PUNCTUATION}])", r" \1 ")
+        too_long = f"[^ ]{{{vocabulary.longest_word + 1},}}"
+        return tf.strings.regex_replace(texts, too_long, "x" * (longest_word_bytes(vocabulary) + 1))
+
+    def _characters_cleaned(self, texts: tf.Tensor) -> tf.Tensor:
+        """Drop, replace and lowercase characters, and separate ideographs."""
+        vocabulary = self._vocabulary
+        texts = tf.strings.regex_replace(texts, r"[\t\n\r\p{Z}]", " ")
+        dropped = r"\x00\x{FFFD}\p{Cc}\p{Cf}"
+        if vocabulary.as_transformers:
+            dropped += r"\x{E000}-\x{F8FF}\x{100000}-\x{10FFFD}"
+            dropped += "" if vocabulary.added else r"\x{F0000}-\x{FFFFD}"
+        texts = tf.strings.regex_replace(texts, f"[{dropped}]", "")
+        if vocabulary.split_chinese:
+            texts = tf.strings.regex_replace(texts, f"([{_IDEOGRAPHS}])", r" \1 ")
+        if vocabulary.lower_case:
+            if vocabulary.as_transformers:
+                # Capital and small sigma.
+                texts = tf.strings.regex_replace(texts, "\u03a3", "\u03c3")
+            texts = tf.strings.lower(texts, encoding="utf-8")
+        if vocabulary.strip_accents:
+            texts = tf_text.normalize_utf8(texts, "NFD")
+            texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
+        return texts
+
+    def _replaced(self, texts: tf.Tensor, wanted: dict[str, str]) -> tf.Tensor:
+        """Replace the added entries that texts contain: of those that overlap, the first one."""
+        for some in _groups([text for text in wanted if text]):
+            pattern = "|".join(re.escape(text) for text in some)
+            texts = tf.strings.regex_replace(texts, f"({pattern})", rf"{_START}\1{_END}")
+            for text in some:
+                stand_in = self._stand_ins[wanted[text]]
+                found = re.escape(f"{_START}{text}{_END}")
+                texts = tf.strings.regex_replace(texts, found, f" {stand_in} ")
+        return texts
+
+
+def _groups(items: list[str]) -> Iterator[Iterable[str]]:
+    return (items[start : start + _ALTERNATIVES] for start in range(0, len(items), _ALTERNATIVES))
 
 
 class Tokenizer:

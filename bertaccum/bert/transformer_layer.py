@@ -9,11 +9,17 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.accumulation.offload.backward_gates import gate
-from bertaccum.bert.activations import Activation, for_inference, gelu
 from bertaccum.bert.attention import SelfAttention
-from bertaccum.bert.dense import Projection, rows_of, sizes_of
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
-from bertaccum.bert.layer_norm import LayerNorm
+from bertaccum.bert.layers import (
+    Activation,
+    LayerNorm,
+    Projection,
+    for_inference,
+    gelu,
+    rows_of,
+    sizes_of,
+)
 
 # Added to variances, as in BERT's original code.
 EPSILON = 1e-12

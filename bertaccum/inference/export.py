@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
+import tf_keras
 
 from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import save_huggingface
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.results import ExportResult
-from bertaccum.inference.savedmodel import write_savedmodel
-from bertaccum.inference.tflite import write_tflite
 from bertaccum.inference.trained_model import TrainedModel, load_trained
-from bertaccum.options.commands import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, ExportConfig
+from bertaccum.options.commands import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, TOKENS, ExportConfig
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import read_record
 from bertaccum.system.atomic import new_folder, write_text
+from bertaccum.system.files import json_text
+from bertaccum.tasks.forward import deciding_passages, logits_of_texts_and_passages, reads_passages
+from bertaccum.tasks.task import Task
+from data_prep.tables.columns import PAIR, TEXT
 
 # Names that the Hugging Face hub gives to the libraries that load the formats.
 _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tflite"}
+# Inputs of models that take token IDs.
+_INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 def export(config: ExportConfig) -> ExportResult:
@@ -34,15 +43,11 @@ def export(config: ExportConfig) -> ExportResult:
         inputs=config.inputs,
     )
     card = model_card(read_record(Path(config.run)), _LIBRARIES[config.format], usage=usage)
+    write = {SAVEDMODEL: _savedmodel, HUGGINGFACE: _huggingface, TFLITE: _tflite}[config.format]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path, existing="refuse") as folder:
-            if config.format == HUGGINGFACE:
-                write_huggingface(folder, trained, card)
-            elif config.format == TFLITE:
-                write_tflite(folder, trained, card, config.quantize)
-            else:
-                write_savedmodel(folder, trained, card, config.inputs == TEXTS)
+            write_text(write(folder, trained, config) / "README.md", card)
     except (OSError, tf.errors.OpError) as error:
         raise RunError(
             f"cannot be written ({reason(error)})",
@@ -53,16 +58,138 @@ def export(config: ExportConfig) -> ExportResult:
     return ExportResult(trained.run, config.format, path, size)
 
 
-def write_huggingface(folder: Path, trained: TrainedModel, card: str) -> None:
-    """Write a BertForSequenceClassification for transformers, with its model card."""
-    labels = trained.files.labels
-    write_description(
-        folder,
-        trained.files.encoder,
-        trained.tokenization,
-        labels.names or ["score"],
-        trained.config.dropout,
-        labels.task,
-    )
+# Each of these functions writes a model in one format, and returns the folder for its card.
+
+
+def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
+    """Write a BertForSequenceClassification for transformers."""
+    encoder, labels = trained.files.encoder, trained.files.labels
+    names, dropout = labels.names or ["score"], trained.config.dropout
+    write_description(folder, encoder, trained.tokenization, names, dropout, labels.task)
     save_huggingface(trained.model, folder, *trained.task.head_transform())
-    write_text(folder / "README.md", card)
+    return folder
+
+
+def _tflite(folder: Path, trained: TrainedModel, config: ExportConfig) -> Path:
+    """Write a model for TensorFlow Lite (LiteRT) that contains only built-in operations.
+
+    With int8, matrices of weights are stored as int8, with a scale for each output. Activations are
+    quantized when the model runs (dynamic range quantization).
+    """
+    # Strings need kernels that the interpreters for phones do not contain.
+    serve = _function_of_tokens(trained.model, trained.task, strings=False).get_concrete_function()
+    module = _with_weights(trained.model)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+    if config.quantize == "int8":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    (folder / "model.tflite").write_bytes(converter.convert())
+    trained.files.write(folder)
+    _write_signature(folder, trained, serve.structured_outputs, quantize=config.quantize)
+    return folder
+
+
+def _savedmodel(folder: Path, trained: TrainedModel, config: ExportConfig) -> Path:
+    """Write a SavedModel of texts or only of token IDs.
+
+    It needs only TensorFlow and, if it takes texts, tensorflow-text.
+    """
+    model = trained.model
+    of_texts = _function_of_texts(trained) if config.inputs == TEXTS else None
+    of_tokens = None if reads_passages(model) else _function_of_tokens(model, trained.task, True)
+    # A program without the ops of tensorflow-text cannot load a graph that contains them, even if
+    # it would call only the other signature.
+    default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    functions = {default: of_texts or of_tokens, TOKENS: of_tokens}
+    signatures = {name: function for name, function in functions.items() if function is not None}
+    module = _with_weights(model)
+    module.serve = signatures[default]
+    # Serving does not need the layers' custom gradients.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(folder), signatures=signatures, options=options)
+    beside = folder / "assets.extra"  # The folder in a SavedModel for additional files.
+    beside.mkdir()
+    trained.files.write(beside)
+    if of_tokens is not None:
+        outputs = of_tokens.get_concrete_function().structured_outputs
+        _write_signature(beside, trained, outputs)
+    return beside
+
+
+def _with_weights(model: tf_keras.Model) -> tf.Module:
+    """Return a module with a model's weights; of a model, Keras also saves functions of layers."""
+    module = tf.Module()
+    module.weights = list(model.weights)
+    return module
+
+
+def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.PolymorphicFunction:
+    """Return a `tf.function` of strings that maps texts to the outputs of `Task.serve`."""
+    # Its inputs are `text` and, for pairs, `text_pair`, strings [batch]. If the model reads texts
+    # in several windows, it also returns `window` [batch] int32, the number of the window that
+    # decided, counted from 1.
+    model, task, tokenizer = trained.model, trained.task, Tokenizer(trained.tokenization)
+    pools = reads_passages(model)
+    inputs = [tf.TensorSpec([None], tf.string, name=name) for name in (TEXT, PAIR)]
+
+    # AutoGraph would convert every layer and the tokenizer before the export.
+    @tf.function(input_signature=inputs[: 1 + task.labels.pairs], autograph=False)
+    def serve(*texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        count = tf.shape(texts[0])[0]
+        # The encoder cannot read a batch of no tokens, so an empty batch gets an empty text.
+        spare = tf.fill([tf.cast(count == 0, tf.int32)], "")
+        given = [tf.concat([column, spare], axis=0) for column in texts]
+        logits = logits_of_texts_and_passages(model, tokenizer(*given))
+        outputs = task.serve(logits[:, 0])
+        outputs |= {"window": deciding_passages(task.support, logits)} if pools else {}
+        return {name: value[:count] for name, value in outputs.items()}
+
+    return serve
+
+
+def _function_of_tokens(
+    model: tf_keras.Model, task: Task, strings: bool
+) -> tf.types.experimental.PolymorphicFunction:
+    """Return a `tf.function` that maps tokens to the outputs of `Task.serve`.
+
+    Its inputs are those of `_INPUTS`, [batch, length] int32. Batch and length may differ between
+    calls; the length must be at least 1. `segment_ids` are 1 for the second text of a pair and its
+    [SEP], otherwise 0. `padding_mask` is 1 for tokens and 0 for padding.
+
+    Args:
+      model: Classifier that `build_classifier` returned, which reads each text in one passage.
+      strings: Whether to return outputs that are strings.
+    """
+    specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in _INPUTS]
+
+    # AutoGraph would convert every layer before the export.
+    @tf.function(input_signature=specs, autograph=False)
+    def serve(
+        token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        logits = model(encoder_inputs(token_ids, padding_mask, segment_ids), training=False)
+        outputs = task.serve(tf.cast(logits, tf.float32))
+        return {n: value for n, value in outputs.items() if strings or value.dtype != tf.string}
+
+    return serve
+
+
+def _write_signature(
+    folder: Path, trained: TrainedModel, outputs: dict[str, Any], **more: str
+) -> None:
+    """Write `model.json`: inputs and outputs, and how texts become tokens."""
+    tokenization = trained.tokenization
+    entries = tokenization.vocabulary.entries
+    description = {
+        "inputs": {name: {"dtype": "int32", "shape": ["batch", "length"]} for name in _INPUTS},
+        "outputs": {
+            name: {"dtype": value.dtype.name, "shape": ["batch", *value.shape[1:]]}
+            for name, value in sorted(outputs.items())
+        },
+        "pairs": trained.task.labels.pairs,
+        "max_seq_length": tokenization.max_seq_length,
+        "head_fraction": tokenization.head_fraction,
+        "special_tokens": {t: entries.index(t) for t in SPECIAL_TOKENS if t in entries},
+        **more,
+    }
+    write_text(folder / "model.json", json_text(description))

@@ -1,4 +1,4 @@
-"""The current micro-batch, through which a model's losses pass its weight to the optimizers."""
+"""The current micro-batch, and the losses that pass its weight to the optimizers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 from keras import ops
+
+from bertaccum.accumulation import contract
+from bertaccum.accumulation.contract import EXAMPLES
+from bertaccum.keras3 import _keras_compat, replicas
 
 SUM = "sum"
 
@@ -71,3 +76,71 @@ def micro_batch(examples: Any) -> Iterator[MicroBatch]:
 def current() -> MicroBatch | None:
     """Return the current micro-batch; None outside of an accumulating model's step."""
     return _CURRENT.get()
+
+
+_POSITIONS, _WEIGHTS = "unmasked positions", "sample weights"
+
+
+class MeasuredLoss:
+    """A function that the container of a compiled model calls in place of the user's loss."""
+
+    def __init__(self, loss: keras.losses.Loss) -> None:
+        self.loss = loss
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the mean loss, and report its divisor to the current micro-batch, if any."""
+        micro = current()
+        if micro is None:
+            return self.loss(y_true, y_pred, sample_weight)
+        reduction = getattr(self.loss, "reduction", "mean")
+        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            raise contract.no_mean(self.loss)
+        with contract.recorded_values(self.loss) as called:
+            value = self.loss(y_true, y_pred, sample_weight)
+        if not micro.weight_given:
+            losses = called[-1] if called else value
+            kind, size = _divisor(reduction, losses, y_pred, sample_weight)
+            if size is None and len(keras.tree.flatten(y_pred)[0].shape) != 1:
+                contract.warn_of_unknown_divisor(self.loss.name)
+            size = micro.examples if size is None else size
+            contract.report_divisor(micro, kind, size, replicas.check_equal)
+        return value
+
+
+def _divisor(
+    reduction: str, losses: Any, y_pred: Any, sample_weight: Any
+) -> tuple[Hashable, Any | None]:
+    """Return the kind of divisor in the mean of `losses`, and the divisor.
+
+    The divisor is None if the loss itself returned a single number.
+
+    Source: `Loss.__call__` and `reduce_weighted_values` of Keras 3.15.
+    """
+    masks = [m for m in map(_keras_compat.mask_of, (y_pred, losses)) if m is not None]
+    if reduction == "mean_with_sample_weight" and (masks or sample_weight is not None):
+        if masks:
+            raise ValueError(
+                "accumulation does not know the divisor of a masked loss with the reduction"
+                " 'mean_with_sample_weight'; use reduction='sum_over_batch_size'"
+            )
+        return _WEIGHTS, ops.sum(sample_weight)
+    if len(losses.shape) == 0:
+        return EXAMPLES, None
+    if not masks:
+        return EXAMPLES, ops.shape(losses)[0]
+    valid = masks[0] if len(masks) == 1 else ops.logical_and(*masks)
+    return (_POSITIONS, *map(id, masks)), ops.sum(ops.cast(valid, "float32"))
+
+
+def report_sum(current: MicroBatch, alone: bool) -> None:
+    """Report that the loss of the current micro-batch is a sum over the examples.
+
+    Raises ValueError unless it is `alone`, without a loss that is a mean.
+    """
+    if not alone or current.kind not in (None, SUM):
+        raise ValueError(
+            "a layer passes one value per example to add_loss, which Keras sums over the batch, but"
+            " the model also has a loss that is a mean, so their gradients cannot be accumulated"
+            " together; add the mean of the values instead, times the size of the large batch"
+        )
+    current.kind = SUM

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from bertaccum.accumulation import contract
-from bertaccum.keras3 import _keras_compat, changing_state, loss_divisor, micro_batch
+from bertaccum.keras3 import _keras_compat, changing_state, micro_batch
 from bertaccum.keras3.batch_normalization import AccumBatchNormalization
 from bertaccum.keras3.micro_batch import MicroBatch
 from bertaccum.keras3.optimizer import AccumulatingOptimizer, checked_steps
@@ -131,7 +131,7 @@ class AccumulatingModel(_Mixin):
         """Make the optimizer accumulate, and the losses report their divisors."""
         self.__dict__.pop("_optimizers_seen", None)
         tracker = functools.partial(WindowLoss, self._accumulation.steps)
-        _keras_compat.replace_losses(self, loss_divisor.MeasuredLoss, tracker)
+        _keras_compat.replace_losses(self, micro_batch.MeasuredLoss, tracker)
         if self.optimizer is not None:
             self.optimizer = self._accumulating(self.optimizer)
 
@@ -219,7 +219,7 @@ class AccumulatingModel(_Mixin):
         """Return a loss that is a sum over the examples, with regularizers once per window."""
         variables = [v for v in self.trainable_variables if v.regularizer is not None]
         sums = [one for one in self.losses if len(one.shape)]
-        loss_divisor.report_sum(current, alone=len(sums) + len(variables) == len(self.losses))
+        micro_batch.report_sum(current, alone=len(sums) + len(variables) == len(self.losses))
         if not variables:
             return loss
         if current.first is None:

@@ -14,8 +14,12 @@ import tensorflow as tf
 from official.nlp.modeling import models
 
 from bertaccum.bert.dropout import dropout_masks, present_masks
-from bertaccum.bert.model_inputs import PaddedTexts, inputs_of_padded, inputs_of_tokens
-from bertaccum.bert.packed_tokens import split_passages
+from bertaccum.bert.packed_tokens import (
+    PaddedTexts,
+    inputs_of_padded,
+    inputs_of_tokens,
+    split_passages,
+)
 from bertaccum.bert.precision import length_multiple
 
 # Name of the head in a classifier.

@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TypeVar
 
-from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config, write_bert_config
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer, write_tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import InputError

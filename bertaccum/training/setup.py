@@ -42,11 +42,9 @@ from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.task import Task
 from bertaccum.training.compilation import Compilation, decide
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.inputs import run_inputs
-from bertaccum.training.recipe import Schedule, default_learning_rate
+from bertaccum.training.inputs import run_inputs, weighted
+from bertaccum.training.recipe import Schedule, build_model, default_learning_rate
 from bertaccum.training.resume import check_agreement, is_deterministic, resolved_config
-from bertaccum.training.task_options import weighted
 
 # Number of windows from which the shapes of compiled micro-batches are chosen.
 _WINDOWS = 64

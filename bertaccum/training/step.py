@@ -19,7 +19,7 @@ from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.replicas import here, run_on_all
 from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.dropout import Masks, draw_masks, dropout_masks
-from bertaccum.bert.model_inputs import PaddedTexts
+from bertaccum.bert.packed_tokens import PaddedTexts
 from bertaccum.data.windows import Window, signature
 from bertaccum.distribution.device_memory import disable_fused_matmul
 from bertaccum.distribution.topology import Topology

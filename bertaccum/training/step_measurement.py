@@ -43,8 +43,7 @@ from bertaccum.system.temporary_paths import scratch_folder
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.checkpoints import write_state
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.recipe import build_model, make_optimizer, offload
 from bertaccum.training.step import make_update
 
 # Number of windows whose examples' shapes are reported.

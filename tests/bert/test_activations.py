@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.activations import Activation, for_inference, gelu, gelu_erf
+from bertaccum.bert.layers import Activation, for_inference, gelu, gelu_erf
 
 
 def by_tanh(x: tf.Tensor) -> tf.Tensor:

@@ -74,7 +74,7 @@ def test_values_and_gradients_match_keras(
 ) -> None:
     # Use Keras' matrix products, so that only the attention differs.
     for name in ("dense", "dense_for_inference"):
-        monkeypatch.setattr(f"bertaccum.bert.dense.{name}", product)
+        monkeypatch.setattr(f"bertaccum.bert.layers.{name}", product)
     mine, theirs = (made(dtype, dropout, queries) for made in (ours, keras))
     x = tf.random.normal([BATCH, LENGTH, 8], dtype="float64" if dtype == "float64" else "float32")
     mask = tf.sequence_mask([7, 2, 5], LENGTH, tf.int32)

@@ -12,9 +12,8 @@ import pytest
 from small import TINY, scatter
 
 from bertaccum.bert import model_finder
-from bertaccum.bert.bert_config_file import checked_config
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, checked_config
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, HeadMapping, LazyTensor
 from bertaccum.bert.pretrained_weights import original_shape, weight_name
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -22,7 +21,7 @@ from bertaccum.errors import InputError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.system.files import read_object
 from bertaccum.system.progress import silent
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 
 WORDS = [*SPECIAL_TOKENS, *(f"word{number}" for number in range(TINY.vocab_size - 5))]
 

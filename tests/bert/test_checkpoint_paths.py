@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from small import TINY, Notes
 
-from bertaccum.bert.bert_config_file import write_bert_config
 from bertaccum.bert.checkpoint_paths import plain_path
-from bertaccum.bert.google_checkpoint import GOOGLE
+from bertaccum.bert.encoder_config import write_bert_config
+from bertaccum.bert.google_checkpoint import GOOGLE, plain_variables
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.tensor_names import plain_names, plain_variables
+from bertaccum.bert.tensor_files import plain_names
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import InputError
 from bertaccum.options.commands import TrainConfig

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 from gradients import output_and_gradients
 
-from bertaccum.bert.dense import Projection
+from bertaccum.bert.layers import Projection
 
 
 @pytest.mark.parametrize(

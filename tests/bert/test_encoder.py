@@ -10,7 +10,7 @@ import tf_keras
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.tasks.head import build_classifier
 

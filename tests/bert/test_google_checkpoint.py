@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from small import TINY, write_google_checkpoint
 
-from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.pretrained_weights import load_encoder

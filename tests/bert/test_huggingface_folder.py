@@ -27,8 +27,8 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.huggingface_folder import HUGGINGFACE, write_description
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import LazyTensor, ModelSource
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import load_encoder, read_head, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary

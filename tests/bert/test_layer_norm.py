@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.layer_norm import LayerNorm
+from bertaccum.bert.layers import LayerNorm
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 3e-5)])

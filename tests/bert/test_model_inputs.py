@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.model_inputs import inputs_of_tokens
-from bertaccum.bert.packed_tokens import SEGMENT
+from bertaccum.bert.packed_tokens import SEGMENT, inputs_of_tokens
 from bertaccum.bert.precision import length_multiple
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from small import Notes
 
-from bertaccum.bert.bert_config_file import read_bert_config, write_bert_config
 from bertaccum.bert.download import MEMBERS
+from bertaccum.bert.encoder_config import read_bert_config, write_bert_config
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS

@@ -18,8 +18,7 @@ from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
 GOLDEN = ["11011111", "11110001", "10111111", "11111110", "01111111", "11100010"]
@@ -93,7 +92,7 @@ limit_memory(3000 * 2**20)
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels

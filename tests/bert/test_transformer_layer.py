@@ -14,11 +14,11 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import models, networks
 
-from bertaccum.bert.activations import gelu
 from bertaccum.bert.dropout import draw_masks, dropout_masks
 from bertaccum.bert.encoder import build_encoder, checkpoint_name, random_initializer, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.model_inputs import encoder_inputs
+from bertaccum.bert.layers import gelu
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.transformer_layer import TransformerLayer
 from bertaccum.tasks.head import build_classifier, load_run
 
@@ -218,8 +218,8 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
 
 PARTS = {
     "attention.attention": plain_attention,
-    "dense.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
-    "layer_norm.layer_norm": plain_norm,
+    "layers.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
+    "layers.layer_norm": plain_norm,
 }
 
 

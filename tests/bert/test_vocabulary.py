@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertaccum.bert.learned_vocabulary import learn_vocabulary
-from bertaccum.bert.tokenizer_files import read_vocabulary
+from bertaccum.bert.tokenizer_files import learn_vocabulary, read_vocabulary
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import InputError
 

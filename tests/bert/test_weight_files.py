@@ -10,8 +10,8 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 from small import TINY, write_google_checkpoint
 
-from bertaccum.bert.bert_config_file import write_bert_config
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import write_bert_config
 from bertaccum.bert.huggingface_folder import HUGGINGFACE
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS

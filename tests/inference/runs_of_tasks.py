@@ -27,7 +27,7 @@ from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "food", "!"]
 VOCABULARY = Vocabulary(WORDS)

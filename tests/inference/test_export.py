@@ -29,7 +29,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "cafe", "…", "!"]
 VOCABULARY = Vocabulary(WORDS)

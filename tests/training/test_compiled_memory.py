@@ -24,7 +24,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 

@@ -25,7 +25,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.train import resume, train
 

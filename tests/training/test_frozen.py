@@ -17,8 +17,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks import forward
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer, make_schedule
+from bertaccum.training.recipe import build_model, make_optimizer, make_schedule
 from bertaccum.training.step import make_update
 
 UPDATES = 5

@@ -12,13 +12,13 @@ import tensorflow as tf
 from small import scatter, write_small_task
 
 from bertaccum import api
-from bertaccum.bert.bert_config_file import read_bert_config
 from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.model_finder import find_model
-from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import FineTunedHead, HeadMapping, ModelSource
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import load_encoder, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 
 TEXTS = ["the food was good", "bad bad food", "very very good"]
 SCORES = Labels([], [], task=REGRESSION, mean=3.0, std=2.0)

@@ -15,7 +15,7 @@ import pytest
 from resuming import result
 from small import write_small_model
 
-from bertaccum.bert.learned_vocabulary import learn_vocabulary
+from bertaccum.bert.tokenizer_files import learn_vocabulary
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.files import read_text

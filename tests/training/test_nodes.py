@@ -16,8 +16,7 @@ from tensorflow.python.framework import config
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.options.commands import TrainConfig
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
 # As many layers as BERT-Small, and so wide that, as there, TensorFlow makes no constants of zeros.

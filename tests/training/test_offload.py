@@ -26,8 +26,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.planning import cost
 from bertaccum.training.checkpoints import saved_states
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.recipe import build_model, make_optimizer, offload
 from bertaccum.training.step import make_update
 
 UPDATES = 10
@@ -224,7 +223,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.step import make_update
 HostArray._add = lambda array, gradient: time.sleep(0.02)
@@ -267,7 +266,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.data.windows import Window
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
-from bertaccum.training.initial_model import build_model
+from bertaccum.training.recipe import build_model
 from bertaccum.training.recipe import make_optimizer, offload
 from bertaccum.training.step import make_update
 encoder = dataclasses.replace(PRESET_CONFIGS["bert-small"], num_hidden_layers=2)

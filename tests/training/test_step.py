@@ -12,8 +12,8 @@ import tf_keras
 from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.model_inputs import encoder_inputs
 from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.distribution.topology import Topology
@@ -23,8 +23,7 @@ from bertaccum.planning.plan import make_plan
 from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
 from bertaccum.tasks.head import build_classifier
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer, make_schedule
+from bertaccum.training.recipe import build_model, make_optimizer, make_schedule
 from bertaccum.training.step import make_update
 
 # This is 25 times the default learning rate. A higher one would amplify rounding errors: the

@@ -23,8 +23,7 @@ from bertaccum.errors import RunError
 from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
 from bertaccum.system.progress import silent
 from bertaccum.training import step_measurement
-from bertaccum.training.initial_model import build_model
-from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.recipe import build_model, make_optimizer
 from bertaccum.training.step import make_update
 
 # With many layers and few words, no variable is a large part of the model.

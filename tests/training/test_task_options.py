@@ -6,7 +6,7 @@ import pytest
 
 from bertaccum.errors import ConfigError
 from bertaccum.tasks.labels import Labels
-from bertaccum.training.task_options import named_weights
+from bertaccum.training.inputs import named_weights
 
 
 def test_weight_names_a_class_in_any_spelling() -> None:

@@ -24,8 +24,7 @@ from scripted import Failing, under
 from small import TINY, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.model_inputs import encoder_inputs
-from bertaccum.bert.packed_tokens import unpack
+from bertaccum.bert.packed_tokens import encoder_inputs, unpack
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
@@ -39,9 +38,9 @@ from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.events import OutOfMemory, Updated
+from bertaccum.training.inputs import class_weights
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
-from bertaccum.training.task_options import class_weights
 from bertaccum.training.train import resume, train
 
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
