@@ -117,8 +117,8 @@ def of_single_examples(model: Any, config: TrainConfig, store: TokenStore) -> tu
 
     @tf.function(input_signature=trainee.signature())
     def gradient(*window: Any) -> Any:
-        _, pairs = trainee.micro_step(trainee.open_share(window).micro_batch(0))
-        return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g, _ in pairs], axis=0)
+        _, gradients = trainee.micro_step(trainee.open_share(window).micro_batch(0))
+        return tf.concat([tf.reshape(tf.convert_to_tensor(g), [-1]) for g in gradients], axis=0)
 
     total, squares = 0.0, 0.0
     for row in range(len(store)):

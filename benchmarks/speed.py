@@ -114,9 +114,9 @@ def bare_passes(model: Any, optimizer: Any) -> Callable[[Window], Any]:
         total, share = tf.constant(0.0), trainee.open_share(window)
         for step in tf.range(share.micro_steps):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            loss, pairs = trainee.micro_step(share.micro_batch(step))
+            loss, gradients = trainee.micro_step(share.micro_batch(step))
             # TensorFlow prunes gradients that do not reach the result, so use one value of each.
-            taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g, _ in pairs]
+            taken = [tf.reshape(tf.cast(values_of(g), tf.float32), [-1])[0] for g in gradients]
             total += loss + 1e-30 * tf.add_n(taken)
         return total
 

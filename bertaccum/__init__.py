@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from bertaccum.training.events import Evaluated as Evaluated
     from bertaccum.training.events import Finished as Finished
     from bertaccum.training.events import OutOfMemory as OutOfMemory
+    from bertaccum.training.events import RunResult as RunResult
     from bertaccum.training.events import Started as Started
     from bertaccum.training.events import Stopped as Stopped
     from bertaccum.training.events import Updated as Updated
-    from bertaccum.training.run_result import RunResult as RunResult
-    from bertaccum.training.run_result import SeedsResult as SeedsResult
+    from bertaccum.training.seed_sweep import SeedsResult as SeedsResult
     from data_prep.preparation import PrepareResult as PrepareResult
 
 _HOMES = {
@@ -55,9 +55,9 @@ _HOMES = {
     "bertaccum.planning.plan": ("BatchPlan",),
     "bertaccum.planning.plan_result": ("PlanResult",),
     "bertaccum.training.events": (
-        *("Evaluated", "Finished", "OutOfMemory", "Started", "Stopped", "Updated"),
+        *("Evaluated", "Finished", "OutOfMemory", "RunResult", "Started", "Stopped", "Updated"),
     ),
-    "bertaccum.training.run_result": ("RunResult", "SeedsResult"),
+    "bertaccum.training.seed_sweep": ("SeedsResult",),
     "data_prep.preparation": ("PrepareResult",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}

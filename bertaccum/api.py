@@ -41,8 +41,8 @@ from bertaccum.system.stopping import Stopping
 if TYPE_CHECKING:
     from bertaccum.inference.results import EvalResult, ExportResult, Prediction
     from bertaccum.planning.plan_result import PlanResult
-    from bertaccum.training.events import Event
-    from bertaccum.training.run_result import RunResult, SeedsResult
+    from bertaccum.training.events import Event, RunResult
+    from bertaccum.training.seed_sweep import SeedsResult
     from data_prep.preparation import PrepareResult
 
 
@@ -211,7 +211,7 @@ def train(
         was not finite.
     """
     events = training_events(config, resume=resume, progress=progress, stopping=stopping, **options)
-    from bertaccum.training.run_result import collect
+    from bertaccum.training.events import collect
 
     with contextlib.closing(events):
         return collect(events, callback)
@@ -244,7 +244,7 @@ def train_seeds(
     """
     whole = _configured(TrainConfig, config, options)
     events = training_events(whole, seeds=seeds, progress=progress, stopping=stopping)
-    from bertaccum.training.run_result import collect_seeds
+    from bertaccum.training.seed_sweep import collect_seeds
 
     with contextlib.closing(events):
         return collect_seeds(whole, Path(whole.out or ""), seeds, events, callback)

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation import contract, serialization
+from bertaccum.accumulation import contract, loss_scaling, serialization
 from bertaccum.accumulation.checks import check_hooks
 
 
@@ -51,8 +51,7 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
     @property
     def _innermost(self) -> tf_keras.optimizers.Optimizer:
         """The optimizer that updates the variables, without the `LossScaleOptimizer` around it."""
-        scaled = isinstance(self.inner, tf_keras.mixed_precision.LossScaleOptimizer)
-        return self.inner.inner_optimizer if scaled else self.inner
+        return loss_scaling.innermost(self.inner)
 
     iterations = delegated("inner", "iterations")
     learning_rate = delegated("inner", "learning_rate")
@@ -135,7 +134,6 @@ def _is_defined_by(kind: type, name: str) -> bool:
 
 
 Legacy = tf_keras.optimizers.legacy.Optimizer
-LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 
 
 class LegacyOptimizer(DelegatingOptimizer):
@@ -209,10 +207,10 @@ def adapted(optimizer: Any) -> Any:
     """Return a legacy optimizer as a `LegacyOptimizer`, and any other object unchanged."""
     if not isinstance(optimizer, Legacy):
         return optimizer
-    if not isinstance(optimizer, LossScale):
+    if not loss_scaling.is_scaled(optimizer):
         return LegacyOptimizer(optimizer)
-    inner, scale = LegacyOptimizer(optimizer.inner_optimizer), optimizer.initial_scale
-    return LossScale(inner, optimizer.dynamic, scale, optimizer.dynamic_growth_steps)
+    settings = optimizer.dynamic, optimizer.initial_scale, optimizer.dynamic_growth_steps
+    return loss_scaling.LossScaleOptimizer(LegacyOptimizer(optimizer.inner_optimizer), *settings)
 
 
 def _stop_summing(optimizer: Any) -> None:

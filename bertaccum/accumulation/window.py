@@ -25,8 +25,7 @@ from bertaccum.accumulation.gradient_tensors import (
     positions_of,
 )
 from bertaccum.accumulation.offload.host_memory import free
-from bertaccum.accumulation.offload.host_sums import HostSums
-from bertaccum.accumulation.sums import GradientSums
+from bertaccum.accumulation.sums import GradientSums, HostSums
 from bertaccum.accumulation.transforms import GradientTransform
 
 # A function of the gradients summed over all replicas, keyed by the position of their variable; of

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from bertaccum.bert.checkpoint_files import OTHER_FORMAT
 from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
-from bertaccum.bert.weight_files import OTHER_FORMAT
 from bertaccum.errors import InputError, reason
 
 DIMENSIONS = "bert_config.json"

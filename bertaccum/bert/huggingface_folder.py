@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
+from bertaccum.bert.checkpoint_files import WEIGHT_FILES, WEIGHTS, refuse_folder
 from bertaccum.bert.encoder_config import EncoderConfig, checked_config
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tensor_files import open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
-from bertaccum.bert.weight_files import WEIGHT_FILES, WEIGHTS, refuse_folder
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
 from bertaccum.system.atomic import write_text

@@ -6,14 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertaccum.bert.checkpoint_paths import (
-    RELEASED_PREFIX,
-    checkpoint_home,
-    is_prefix,
-    is_run,
-    plain_path,
-    prefix_in,
-)
+from bertaccum.bert import checkpoint_files
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
@@ -23,7 +16,6 @@ from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
 from bertaccum.bert.unknown_model import advice, is_address
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.bert.weight_files import refuse_file, refuse_folder
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import StepConfig
 from bertaccum.system.atomic import complete_folder
@@ -122,20 +114,25 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
         return None
     if named in PRESET_CONFIGS:
         return _Checkpoint(
-            fetch_preset(named, progress), RELEASED_PREFIX, GOOGLE, PRESETS[named].archive
+            fetch_preset(named, progress),
+            checkpoint_files.RELEASED_PREFIX,
+            GOOGLE,
+            PRESETS[named].archive,
         )
     if is_address(named):  # A path would lose a slash.
         raise InputError("is an address, not a path", advice(named), path=named)
-    path = Path(checkpoint_home(named))
-    if is_run(path):
+    path = Path(checkpoint_files.checkpoint_home(named))
+    if checkpoint_files.is_run(path):
         return _Checkpoint(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
     if path.is_dir():
-        return _in_folder(path, Path(named).name if is_prefix(named) else None, config)
+        return _in_folder(
+            path, Path(named).name if checkpoint_files.is_prefix(named) else None, config
+        )
     if path.is_file():
-        refuse_file(path)
+        checkpoint_files.refuse_file(path)
         home = cache_folder() / "checkpoints" / sha256(path)[:16]
         folder = cached_folder(home, lambda folder: unpack(path, folder), progress)
-        return _Checkpoint(folder, RELEASED_PREFIX, GOOGLE, path.name)
+        return _Checkpoint(folder, checkpoint_files.RELEASED_PREFIX, GOOGLE, path.name)
     is_path = named.endswith(".zip") or Path(named).name != named
     raise InputError(
         f"there is no such {'file or folder' if is_path else 'checkpoint'}",
@@ -150,7 +147,7 @@ def _with_presets(config: StepConfig) -> StepConfig:
     if model is not None:
         config = dataclasses.replace(config, model=preset_name(model))
     if checkpoint is not None:
-        plain = plain_path(checkpoint)
+        plain = checkpoint_files.plain_path(checkpoint)
         name = plain if Path(plain).exists() else preset_name(plain)
         config = dataclasses.replace(config, init_checkpoint=name)
     if config.model is not None and config.model not in PRESETS:
@@ -188,12 +185,16 @@ def _pretrained(source: ModelSource, checkpoint: _Checkpoint, config: StepConfig
 
 def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoint:
     """Return the checkpoint in a folder, if it has everything that the options do not name."""
-    prefix = named or RELEASED_PREFIX
+    prefix = named or checkpoint_files.RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
-    if form is None and named is None and GOOGLE.is_in(folder, prefix := prefix_in(folder)):
+    if (
+        form is None
+        and named is None
+        and GOOGLE.is_in(folder, prefix := checkpoint_files.prefix_in(folder))
+    ):
         form = GOOGLE
     if form is None:
-        refuse_folder(folder)
+        checkpoint_files.refuse_folder(folder)
         raise InputError(
             f"has no {prefix}.index",
             "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"
@@ -259,6 +260,6 @@ def _name(config: StepConfig, checkpoint: _Checkpoint | None) -> str:
     if checkpoint is None:
         return config.model or config.bert_config or DEFAULT_PRESET
     named = config.init_checkpoint or DEFAULT_PRESET
-    if is_run(Path(named)):
+    if checkpoint_files.is_run(Path(named)):
         return Path(named).resolve().name
-    return config.model or Path(checkpoint_home(named)).stem
+    return config.model or Path(checkpoint_files.checkpoint_home(named)).stem

@@ -48,3 +48,10 @@ def resolved_precision(name: str) -> str:
     if least >= _BFLOAT16:
         return "mixed_bfloat16"
     return "mixed_float16" if least >= _FLOAT16 else _FLOAT32
+
+
+def remedy(precision: str) -> str:
+    """Return a hint about what to change after a loss or a gradient was not finite."""
+    safer = {"mixed_float16": "mixed_bfloat16 or float32", "mixed_bfloat16": "float32"}
+    safe = safer.get(resolved_precision(precision))
+    return "lower `learning_rate`" + (f", or set `precision` to {safe}" if safe else "")

@@ -12,12 +12,12 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 
+from bertaccum.bert.checkpoint_files import WEIGHTS
 from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
 from bertaccum.bert.in_place import assign_in_place, check_finite
 from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
 from bertaccum.bert.tensor_files import PREFIX, safetensors
-from bertaccum.bert.weight_files import WEIGHTS
 from bertaccum.errors import InputError, reason
 
 _FLOATS = ("F64", "F32", "F16", "BF16")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.checkpoint_files import INDEX_SUFFIX, MERGE
 from bertaccum.bert.model_source import LazyTensor
 from bertaccum.bert.torch_file import open_torch_file
-from bertaccum.bert.weight_files import INDEX_SUFFIX, MERGE
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.files import read_object
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from bertaccum.bert.checkpoint_files import OTHER_FORMAT
 from bertaccum.bert.huggingface_folder import other_model
 from bertaccum.bert.model_source import NO_CHECKPOINT
 from bertaccum.bert.presets import closest_preset
-from bertaccum.bert.weight_files import OTHER_FORMAT
 
 _ADDRESS = re.compile(r"\w+://")
 # Names and addresses of models on the Hugging Face Hub; names may be paths as well.

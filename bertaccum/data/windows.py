@@ -17,17 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.data import window_cuts
 from bertaccum.data.padding import pad
 from bertaccum.data.token_store import TokenStore
-from bertaccum.data.window_cuts import (
-    PRICES,
-    Cut,
-    Prices,
-    Shapes,
-    cut_by_count,
-    fitting,
-    least_shapes,
-)
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
 MAX_TOKENS = 2**14
@@ -81,7 +73,7 @@ class Window:
         padded = self.padded
         if padded is None:
             shapes = example_shapes(self.token_ids, self.row_splits)
-            padded = least_shapes(shapes, self.cuts)
+            padded = window_cuts.least_shapes(shapes, self.cuts)
         return int(padded.prod(axis=1).sum())
 
     @functools.cached_property
@@ -143,11 +135,11 @@ def make_window(
     store: TokenStore,
     rows: np.ndarray,
     micro_batch: int,
-    cut: Cut = cut_by_count,
+    cut: window_cuts.Cut = window_cuts.cut_by_count,
     replica: int = 0,
     replicas: int = 1,
-    allowed: Shapes = (),
-    prices: Prices = PRICES,
+    allowed: window_cuts.Shapes = (),
+    prices: window_cuts.Prices = window_cuts.PRICES,
 ) -> Window:
     """Return a replica's share of a window, sorted by length to reduce padding.
 
@@ -172,7 +164,9 @@ def make_window(
         cuts=cuts,
         share=share,
         whole=whole,
-        padded=fitting(shapes, cuts, allowed, prices) if allowed else least_shapes(shapes, cuts),
+        padded=window_cuts.fitting(shapes, cuts, allowed, prices)
+        if allowed
+        else window_cuts.least_shapes(shapes, cuts),
     )
 
 

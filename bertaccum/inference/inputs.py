@@ -7,26 +7,14 @@ from pathlib import Path
 
 from bertaccum.bert.tensor_files import safetensors
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.commands import (
-    HUGGINGFACE,
-    NOT_QUANTIZED,
-    SAVEDMODEL,
-    TEXTS,
-    TFLITE,
-    TOKENS,
-    EvalConfig,
-    ExportConfig,
-    PredictConfig,
-    ServeConfig,
-    TrainConfig,
-)
+from bertaccum.options import commands
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.temporary_paths import beside
 from data_prep.tables.tsv import default_split
 
 
-def evaluated_table(config: EvalConfig) -> Path:
+def evaluated_table(config: commands.EvalConfig) -> Path:
     """Return the path of the table on which a run's best checkpoint is evaluated."""
     data = Path(_checked(config.run).data)
     split = config.split or default_split(data)
@@ -36,14 +24,14 @@ def evaluated_table(config: EvalConfig) -> Path:
     return table
 
 
-def check_predict(config: PredictConfig) -> None:
+def check_predict(config: commands.PredictConfig) -> None:
     """Check that a run has a best checkpoint, and that the file of texts exists."""
     _checked(config.run)
     if config.file not in (None, "-") and not Path(config.file).exists():
         raise InputError("there is no such file", "check the path", path=config.file)
 
 
-def check_serve(config: ServeConfig) -> None:
+def check_serve(config: commands.ServeConfig) -> None:
     """Check that the packages of the service are installed and a run has a best checkpoint."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
@@ -53,49 +41,49 @@ def check_serve(config: ServeConfig) -> None:
     _checked(config.run)
 
 
-def _checked(run: str) -> TrainConfig:
+def _checked(run: str) -> commands.TrainConfig:
     """Return the options of a run, or raise InputError if it has no best checkpoint."""
     config = read_run_config(Path(run))
     RunPaths(Path(run)).best_checkpoint()
     return config
 
 
-def check_export(config: ExportConfig) -> None:
+def check_export(config: commands.ExportConfig) -> None:
     """Raise ConfigError unless `out` can be created and the format can hold the model."""
-    if config.quantize != NOT_QUANTIZED and config.format != TFLITE:
+    if config.quantize != commands.NOT_QUANTIZED and config.format != commands.TFLITE:
         raise ConfigError(
             f"`quantize` {config.quantize} does not apply to `format` {config.format}",
-            f"omit it, or use `format` {TFLITE}",
+            f"omit it, or use `format` {commands.TFLITE}",
         )
-    if config.inputs == TOKENS and config.format == HUGGINGFACE:
+    if config.inputs == commands.TOKENS and config.format == commands.HUGGINGFACE:
         raise ConfigError(
-            f"`inputs` {TOKENS} does not apply to `format` {HUGGINGFACE}",
-            f"omit it, or use `format` {SAVEDMODEL}",
+            f"`inputs` {commands.TOKENS} does not apply to `format` {commands.HUGGINGFACE}",
+            f"omit it, or use `format` {commands.SAVEDMODEL}",
         )
     run = RunPaths(Path(config.run))
     windows = read_run_config(run.path).windows
     _check_new_folder(Path(config.folder))
     if windows > 1:
         _check_windows(config, windows)
-    if config.format == HUGGINGFACE:
+    if config.format == commands.HUGGINGFACE:
         safetensors()
     run.best_checkpoint()
 
 
-def _check_windows(config: ExportConfig, windows: int) -> None:
+def _check_windows(config: commands.ExportConfig, windows: int) -> None:
     """Raise ConfigError if the export cannot hold a model that reads texts in windows."""
-    if config.format == SAVEDMODEL and config.inputs == TEXTS:
+    if config.format == commands.SAVEDMODEL and config.inputs == commands.TEXTS:
         return
     model = f"a model that reads up to {windows} windows of a text"
-    if config.format == HUGGINGFACE:
+    if config.format == commands.HUGGINGFACE:
         raise ConfigError(
-            f"`format` {HUGGINGFACE} cannot hold {model}, because transformers has no such"
+            f"`format` {commands.HUGGINGFACE} cannot hold {model}, because transformers has no such"
             " classifier",
-            f"use `format` {SAVEDMODEL}",
+            f"use `format` {commands.SAVEDMODEL}",
         )
     raise ConfigError(
         f"a model of token IDs cannot hold {model}, because windows are cut from the text",
-        f"use `format` {SAVEDMODEL} with `inputs` {TEXTS}",
+        f"use `format` {commands.SAVEDMODEL} with `inputs` {commands.TEXTS}",
     )
 
 

@@ -14,9 +14,8 @@ from keras import ops
 from bertaccum.accumulation import contract
 from bertaccum.keras3 import _keras_compat, changing_state, micro_batch
 from bertaccum.keras3.batch_normalization import AccumBatchNormalization
-from bertaccum.keras3.micro_batch import MicroBatch
+from bertaccum.keras3.micro_batch import MicroBatch, WindowLoss
 from bertaccum.keras3.optimizer import AccumulatingOptimizer, checked_steps
-from bertaccum.keras3.window_loss import WindowLoss
 
 _JAX = keras.config.backend() == "jax"
 # AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.

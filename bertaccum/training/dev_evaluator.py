@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.precision import remedy
 from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.options.commands import FITTED, EvalConfig
@@ -18,7 +19,6 @@ from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
-from bertaccum.training.nonfinite import remedy
 from bertaccum.training.setup import Setup
 
 

@@ -1,4 +1,4 @@
-"""Events of a training run, which its logs record and the command line shows.
+"""Events of a training run, which its logs record and the command line shows, and its result.
 
 The `kind` of an event names it in the logs and in JSON progress.
 """
@@ -6,6 +6,7 @@ The `kind` of an event names it in the logs and in JSON progress.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -211,3 +212,48 @@ class Stopped:
 
 
 Event = Started | Updated | Evaluated | OutOfMemory | Finished | Stopped
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run that has finished or was stopped.
+
+    Args:
+      folder: Run folder; an empty path in a worker that stopped before the run began.
+      finished: Whether the run finished. A run that a signal stopped can be resumed.
+      updates: Number of completed updates.
+      best: Evaluation of the best checkpoint; None if a signal stopped the run before this process
+        found one.
+      summary: Content of summary.json; None if the run was stopped.
+    """
+
+    folder: Path
+    finished: bool
+    updates: int
+    best: Evaluated | None
+    summary: dict[str, Any] | None
+
+
+def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -> RunResult:
+    """Consume the events of one run, and return the result.
+
+    Raises:
+      BertAccumError: The run failed.
+    """
+    folder, updates, best = Path(), 0, None
+    for event in events:
+        if callback is not None:
+            callback(event)
+        if isinstance(event, Started):
+            folder, updates = event.folder, event.done
+        elif isinstance(event, Updated):
+            updates = event.update
+        elif isinstance(event, Evaluated) and event.best:
+            best = event
+        elif isinstance(event, Stopped):
+            return RunResult(event.folder, False, event.update, best, None)
+        elif isinstance(event, Finished):
+            found = event.summary.get("best_evaluation")
+            best = Evaluated.of(found) if found else best
+            return RunResult(folder, True, event.summary["updates"], best, event.summary)
+    return RunResult(folder, False, updates, best, None)

@@ -65,6 +65,8 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Train, and yield the events; the last one is `Finished` or `Stopped`."""
+        if self.topology.chief:
+            self.folder.point_latest()
         try:
             self._write_plan()
             if self.topology.chief:

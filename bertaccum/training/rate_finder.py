@@ -18,6 +18,7 @@ import pandas as pd
 import tf_keras
 
 from bertaccum import _tf_compat
+from bertaccum.bert.precision import remedy
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError, RunError
@@ -29,7 +30,6 @@ from bertaccum.system.atomic import new_folder, write_bytes, write_text
 from bertaccum.system.files import json_text
 from bertaccum.system.progress import Progress
 from bertaccum.training.events import OutOfMemory, Updated
-from bertaccum.training.nonfinite import remedy
 from bertaccum.training.recipe import Schedule
 from bertaccum.training.setup import connect, set_up
 from bertaccum.training.updater import Updater

@@ -9,7 +9,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.checkpoint_paths import checkpoint_home, plain_path
+from bertaccum.bert.checkpoint_files import checkpoint_home, plain_path
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.data.run_inputs import RunInputs

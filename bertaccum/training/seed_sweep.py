@@ -6,7 +6,8 @@ import dataclasses
 import gc
 import math
 import statistics
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
-from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.events import Event, Finished, RunResult, Stopped, collect
 from bertaccum.training.resume import resumed_config
 from bertaccum.training.train import resume, train
 
@@ -129,3 +130,44 @@ def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:
         }
     write_text(out / "seeds.json", json_text(result))
     return result
+
+
+@dataclass(frozen=True)
+class SeedsResult:
+    """Runs that differ only in their seeds.
+
+    Args:
+      folder: Folder that contains the run folders.
+      finished: Whether all runs finished. If a signal stopped one, repeat the call to continue.
+      runs: One result for each seed that was started.
+      spread: Mean, standard deviation, minimum and maximum of each metric; None if the runs were
+        stopped.
+    """
+
+    folder: Path
+    finished: bool
+    runs: list[RunResult]
+    spread: dict[str, Any] | None
+
+
+def collect_seeds(
+    config: TrainConfig,
+    out: Path,
+    seeds: int,
+    events: Iterator[Event],
+    callback: Callable[[Event], None] | None,
+) -> SeedsResult:
+    """Consume the events of several runs, write statistics of their metrics, and return both.
+
+    Raises:
+      BertAccumError: A run failed.
+    """
+    runs = []
+    for seed in range(config.seed, config.seed + seeds):
+        result = collect(events, callback)
+        # A run that had already finished yields only its summary, so its folder is set here.
+        runs.append(dataclasses.replace(result, folder=seed_folder(out, seed)))
+        if not result.finished:
+            return SeedsResult(out, False, runs, None)
+    spread = write_spread(out, [run.summary for run in runs if run.summary is not None])
+    return SeedsResult(out, True, runs, spread)

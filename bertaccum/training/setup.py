@@ -12,18 +12,11 @@ import tf_keras
 
 from bertaccum.bert.precision import candidate_precisions, length_multiple
 from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.data import windows
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.window_cuts import Cut, make_cut
-from bertaccum.data.windows import (
-    by_length,
-    scheduled_updates,
-    shares,
-    updates_between,
-    updates_per_epoch,
-    window_rows,
-)
 from bertaccum.distribution.collectives import all_gather, broadcast
 from bertaccum.distribution.device_memory import announce_limit, claim_memory
 from bertaccum.distribution.topology import Topology, make_topology
@@ -121,19 +114,18 @@ class Setup:
 
     def batch_plan(self, micro_batch: int, saving: Saving) -> BatchPlan:
         """Return the batch plan for a micro-batch size and a way to save memory."""
-        config, replicas = self.config, self.session.topology.replicas
-        plan = make_plan(config.target_batch, micro_batch, saving, config.cut, replicas)
-        if not self.compilation.compile or offloads_sums(saving.offload):
+        config, store, replicas = self.config, self.train_store, self.session.topology.replicas
+        target, compilation = config.target_batch, self.compilation
+        plan = make_plan(target, micro_batch, saving, config.cut, replicas)
+        if not compilation.compile or offloads_sums(saving.offload):
             return plan
-        store, share = self.train_store, shares(config.target_batch, replicas)[0]
-        numbers = range(min(_WINDOWS, self.updates_per_epoch))
-        rows = [window_rows(n, len(store), config.target_batch, config.seed)[1] for n in numbers]
-        owned = [by_length(store, own)[share[share < len(own)]] for own in rows]
-        windows = [store.shapes[own] for own in owned]
-        compilation = self.compilation
+        numbers, share = range(self.updates_per_epoch), windows.shares(target, replicas)[0]
+        of = len(store), target, config.seed
+        rows = [windows.window_rows(number, *of)[1] for number in numbers[:_WINDOWS]]
+        owned = [windows.by_length(store, own)[share[share < len(own)]] for own in rows]
         return compiled_plan(
             plan,
-            windows,
+            [store.shapes[own] for own in owned],
             sum(int(store.lengths(own).sum()) for own in owned),
             store.largest,
             compilation.prices,
@@ -150,12 +142,12 @@ class Setup:
     @cached_property
     def updates_per_epoch(self) -> int:
         """The number of windows in an epoch."""
-        return updates_per_epoch(len(self.train_store), self.config.target_batch)
+        return windows.updates_per_epoch(len(self.train_store), self.config.target_batch)
 
     @cached_property
     def scheduled_updates(self) -> int:
         """The number of updates that the learning rate schedule covers."""
-        return scheduled_updates(self.config.epochs, self.updates_per_epoch)
+        return windows.scheduled_updates(self.config.epochs, self.updates_per_epoch)
 
     @property
     def last_update(self) -> int:
@@ -169,7 +161,7 @@ class Setup:
     @property
     def updates_between_evaluations(self) -> int:
         """The evaluation interval, in updates."""
-        return updates_between(self.config.eval_every, self.updates_per_epoch)
+        return windows.updates_between(self.config.eval_every, self.updates_per_epoch)
 
 
 def set_up(

@@ -136,16 +136,7 @@ class Trainee:
             losses = self.task.losses(logits, batch.labels)  # [rows]
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses * batch.weights), batch.window_weight)
             scaled = self.optimizer.scale_loss(loss)
-        return loss, list(zip(tape.gradient(scaled, variables), variables, strict=True))
-
-    def _gradients(self, batch: MicroBatch) -> tuple[tf.Tensor, list[Any]]:
-        """Return the results of `micro_step` without the variables, compiled if wanted."""
-
-        def micro_step() -> tuple[tf.Tensor, list[Any]]:
-            loss, pairs = self.micro_step(batch)
-            return loss, [gradient for gradient, _ in pairs]
-
-        return self._maybe_compiled(micro_step)
+        return loss, tape.gradient(scaled, variables)
 
     def accumulate(self, share: Share, stopped: tf.Variable) -> dict[str, tf.Tensor]:
         """Run the micro-steps of a share without communication, until they end or are stopped."""
@@ -156,7 +147,7 @@ class Trainee:
 
         def run(step: tf.Tensor, total: tf.Tensor, losses: tf.TensorArray) -> tuple[Any, ...]:
             batch = share.micro_batch(step)
-            loss, gradients = self._gradients(batch)
+            loss, gradients = self._maybe_compiled(lambda: self.micro_step(batch))
             pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
             # Compiled apart from the gradients: XLA writes the sums in place, and if a program that
             # does so runs out of memory, TensorFlow 2.20 frees them although they are still in use.
@@ -184,7 +175,8 @@ class Trainee:
 
     def apply_single(self, share: Share, _: tf.Variable) -> dict[str, tf.Tensor]:
         """Run an update whose window is a single micro-batch."""
-        loss, gradients = self._gradients(share.micro_batch(0))
+        batch = share.micro_batch(0)
+        loss, gradients = self._maybe_compiled(lambda: self.micro_step(batch))
         pairs = list(zip(gradients, self.model.trainable_variables, strict=True))
 
         def apply() -> tf.Tensor:

@@ -21,14 +21,7 @@ from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import recover_folder
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
-from bertaccum.training.checkpoints import (
-    CUT,
-    Position,
-    best_evaluation,
-    read_saved,
-    saved_states,
-    state_of,
-)
+from bertaccum.training import checkpoints
 from bertaccum.training.compilation import Compilation
 from bertaccum.training.events import Event
 from bertaccum.training.inputs import run_inputs
@@ -91,10 +84,12 @@ def train(
             yield from _continue(path, asked, session)
             return
         folder = RunFolder(Path(broadcast(topology, lambda: str(RunFolder.new_path(config.out)))))
-        run = Run(set_up(config, session, inputs), folder, Position(secrets.token_hex(8)))
+        run = Run(
+            set_up(config, session, inputs), folder, checkpoints.Position(secrets.token_hex(8))
+        )
         broadcast(topology, lambda: _create_folder(run, named))
         with _locked(folder, topology):
-            yield from _events(run)
+            yield from run.events()
 
 
 def resume(
@@ -147,7 +142,7 @@ def _continue(
     topology, folder = session.topology, RunFolder(path)
 
     def read() -> dict[str, Any]:
-        config, states = resumed_config(path, asked), saved_states(folder.checkpoints)
+        config, states = resumed_config(path, asked), checkpoints.saved_states(folder.checkpoints)
         if not states:
             check_start(folder)
         mark = read_mark(folder)
@@ -156,14 +151,14 @@ def _continue(
             "mark": mark,
             "cutting": recorded_compilation(folder, config).numbers(),
             "checkpoint": str(states[-1]) if states else None,
-            "saved": read_saved(states[-1], mark) if states else None,
+            "saved": checkpoints.read_saved(states[-1], mark) if states else None,
         }
 
     with _locked(folder, topology):
         begun = broadcast(topology, read)
         config, saved = TrainConfig(**begun["config"]), begun["saved"] or {}
-        position = Position.of(saved) if saved else Position(begun["mark"])
-        plan = {key: saved[key] for key in CUT if key in saved and key not in asked}
+        position = checkpoints.Position.of(saved) if saved else checkpoints.Position(begun["mark"])
+        plan = {key: saved[key] for key in checkpoints.CUT if key in saved and key not in asked}
         compilation = Compilation(config.compile == ON).with_numbers(begun["cutting"])
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
@@ -181,13 +176,7 @@ def _continue(
         if asked:
             lasting = resolved_config(config, setup.inputs.source.name)
             broadcast(topology, lambda: folder.write_config(lasting))
-        yield from _events(run)
-
-
-def _events(run: Run) -> Iterator[Event]:
-    if run.topology.chief:
-        run.folder.point_latest()
-    yield from run.events()
+        yield from run.events()
 
 
 def _locked(folder: RunFolder, topology: Topology) -> contextlib.AbstractContextManager[None]:
@@ -218,19 +207,19 @@ def _restore(run: Run, checkpoint: Path) -> None:
 
     Logs are changed last, so an error leaves them as they are.
     """
-    folder, position, checkpoints = run.folder, run.position, run.checkpoints
+    folder, position = run.folder, run.position
     interval = run.setup.updates_between_evaluations
     check_logs(folder, position.update, position.evaluated, interval)
     recover_folder(folder.best)
-    best, current = position.best, best_evaluation(folder)
+    best, current = position.best, checkpoints.best_evaluation(folder)
     if best is not None and best != current:
-        of_best = state_of(folder.checkpoints, best.update)
-        read_saved(of_best, position.run)
-        checkpoints.restore(of_best)
+        of_best = checkpoints.state_of(folder.checkpoints, best.update)
+        checkpoints.read_saved(of_best, position.run)
+        run.checkpoints.restore(of_best)
         if current is not None:
             folder.set_aside_best(current.update)
         run.evaluator.save(best)
-    checkpoints.restore(checkpoint)
+    run.checkpoints.restore(checkpoint)
     if best is None and current is not None:
         folder.set_aside_best(current.update)
     folder.rewind(position.update, position.evaluated, position.shrinkings)
@@ -239,6 +228,6 @@ def _restore(run: Run, checkpoint: Path) -> None:
 def _start_over(folder: RunFolder) -> None:
     """Undo everything, before the first checkpoint; a best model is kept under another name."""
     recover_folder(folder.best)
-    if (current := best_evaluation(folder)) is not None:
+    if (current := checkpoints.best_evaluation(folder)) is not None:
         folder.set_aside_best(current.update)
     folder.rewind(0, 0)

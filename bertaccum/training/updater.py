@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,21 +13,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from bertaccum.bert.precision import remedy
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
 from bertaccum.distribution.device_memory import (
     limits_the_host,
     peak_memory_bytes,
     reset_peak_memory,
 )
-from bertaccum.errors import RunError
+from bertaccum.errors import DivergedError
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.memory_recovery import build_optimizer, recover
 from bertaccum.training.noise_scale import NoiseMeter
-from bertaccum.training.nonfinite import not_finite
 from bertaccum.training.setup import Setup
 from bertaccum.training.step import Trainee, make_shared_update, make_update
 
+# Maximum number of rows that an error lists.
+_NAMED_ROWS = 8
 Update: TypeAlias = Callable[[list[Window]], dict[str, Any]]
 
 
@@ -117,7 +120,7 @@ class Updater:
             self.stop()
         self._thread.close()
 
-    def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> RunError:
+    def not_finite(self, update: int, in_a_row: int, numbers: np.ndarray) -> DivergedError:
         """Return the error for too many consecutive updates whose loss or gradient is not finite.
 
         Args:
@@ -125,9 +128,21 @@ class Updater:
           in_a_row: Number of these updates.
           numbers: Row number in train.tsv of each example in the token store, [examples] int.
         """
-        window, precision = self._prepare(update - 1), self._setup.config.precision
-        rows, losses = by_length(self._store, window.rows), self._losses
-        return not_finite(update, in_a_row, rows, window.shares, losses, numbers, precision)
+        window, what = self._prepare(update - 1), "gradient of the window"
+        rows = by_length(self._store, window.rows)
+        for share, losses in zip(window.shares, self._losses, strict=True):
+            bad = [number for number, loss in enumerate(losses) if not math.isfinite(loss)]
+            if bad:
+                what = f"loss of micro-batch {bad[0] + 1} of {share.micro_steps}"
+                rows = rows[share.positions[share.cuts[bad[0]] : share.cuts[bad[0] + 1]]]
+                break
+        named = ", ".join(map(str, numbers[rows[:_NAMED_ROWS]]))
+        more = f" and {len(rows) - _NAMED_ROWS} more" if len(rows) > _NAMED_ROWS else ""
+        often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
+        return DivergedError(
+            f"the {what} in update {update} is not finite (train.tsv, rows {named}{more}){often}",
+            remedy(self._setup.config.precision),
+        )
 
     def _prepare(self, number: int) -> _Prepared:
         """Return the window of an update; the one prepared last is kept."""

@@ -8,8 +8,8 @@ import tensorflow as tf
 import tf_keras
 from gradients import output_and_gradients
 
-from bertaccum.bert.attention import SelfAttention
 from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
+from bertaccum.bert.transformer_layer import SelfAttention
 
 BATCH, LENGTH, WIDTH, HEADS = 3, 7, 8, 2
 

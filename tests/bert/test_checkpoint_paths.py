@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from small import TINY, Notes
 
-from bertaccum.bert.checkpoint_paths import plain_path
+from bertaccum.bert.checkpoint_files import plain_path
 from bertaccum.bert.encoder_config import write_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE, plain_variables
 from bertaccum.bert.model_finder import find_model

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.precision import resolved_precision
-from bertaccum.training.nonfinite import remedy
+from bertaccum.bert.precision import remedy, resolved_precision
 
 
 @pytest.mark.parametrize(

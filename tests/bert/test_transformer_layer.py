@@ -217,7 +217,7 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
 
 
 PARTS = {
-    "attention.attention": plain_attention,
+    "transformer_layer.attention": plain_attention,
     "layers.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
     "layers.layer_norm": plain_norm,
 }
