@@ -10,7 +10,8 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
 from bertaccum.accumulation.checks import BATCH_NORMALIZATIONS, check_is_model
-from bertaccum.accumulation.model import AccumulatingModel, accumulate_gradients, own_class
+from bertaccum.accumulation.contract import own_class
+from bertaccum.accumulation.model import AccumulatingModel, accumulate_gradients
 
 
 def replace_batch_normalization(

@@ -1,4 +1,4 @@
-"""Checks and messages that the accumulation libraries for tf_keras and Keras 3 share."""
+"""What the accumulation libraries for tf_keras and Keras 3 share: behavior, checks and messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,112 @@ import numbers
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
+# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
+LossWeight = Callable[[Any, Any, Any], Any]
 ON_PARTIAL = ("apply", "carry", "drop")
 # The kind of divisor of a loss that is a mean over the examples.
 EXAMPLES = "examples"
+
+
+class Settings(NamedTuple):
+    """The arguments of `accumulate_gradients`."""
+
+    steps: Any
+    on_partial: str
+    loss_weight: LossWeight | None
+
+
+class PartialWindows:
+    """The part of an accumulating model that knows when its windows end."""
+
+    _accumulation: Settings
+
+    def end_window(self) -> None:
+        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
+
+        Call this at the end of each epoch if you train without `fit`.
+        """
+        on_partial = self._accumulation.on_partial
+        if on_partial != "carry":
+            self._end_window(apply=on_partial == "apply")
+
+    def begin_window(self) -> None:
+        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
+        if self._accumulation.on_partial != "carry":
+            self._end_window(apply=False)
+
+    def _end_window(self, apply: bool) -> None:
+        raise NotImplementedError
+
+    def _seen_optimizers(self) -> dict[int, Any]:
+        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
+        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
+        return self.__dict__.setdefault("_optimizers_seen", {})
+
+
+def own_class(model: Any) -> type:
+    """Return the class that a model had before `accumulate_gradients` changed it."""
+    return type(model).__bases__[1] if isinstance(model, PartialWindows) else type(model)
+
+
+class EpochEnd:
+    """The methods of a callback that ends the partial window of each epoch, before validation."""
+
+    def __init__(self, model: PartialWindows) -> None:
+        super().__init__()
+        self._accumulating = model
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._accumulating.begin_window()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._accumulating.end_window()
+
+
+class Delegation:
+    """An optimizer whose public attributes are those of the optimizers inside of it.
+
+    Attributes that bertaccum's own classes define are its own.
+    """
+
+    def _is_own(self, name: str) -> bool:
+        raise NotImplementedError
+
+    def _owners(self) -> Sequence[Any]:
+        """Return the optimizers inside: the innermost one, then a `LossScaleOptimizer` if any."""
+        raise NotImplementedError
+
+    def _note_change(self) -> None:
+        """Note that an attribute of an optimizer inside was set."""
+
+    def _owner(self, name: str) -> Any:
+        owners = self._owners()
+        for owner in owners:
+            if hasattr(owner, name):
+                return owner
+        raise AttributeError(
+            f"neither {type(self).__name__} nor its inner {type(owners[0]).__name__} has an"
+            f" attribute {name!r}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or self._is_own(name):
+            super().__setattr__(name, value)
+            return
+        try:
+            owner = self._owner(name)
+        except AttributeError:
+            if type(self).__module__.startswith("bertaccum."):
+                raise
+            super().__setattr__(name, value)  # A subclass may have attributes of its own.
+            return
+        setattr(owner, name, value)
+        self._note_change()
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -49,14 +150,6 @@ def skipped_hook(optimizer: Any, hook: str) -> TypeError:
     return TypeError(
         f"{type(optimizer).__name__} has its own {hook}, which accumulation would skip; change the"
         " window's mean gradient in apply_gradients instead, which is called once per update"
-    )
-
-
-def no_attribute(optimizer: Any, inner: Any, name: str) -> AttributeError:
-    """Return the error for an attribute that neither of two optimizers has."""
-    return AttributeError(
-        f"neither {type(optimizer).__name__} nor its inner {type(inner).__name__} has an attribute"
-        f" {name!r}"
     )
 
 

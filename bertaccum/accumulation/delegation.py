@@ -25,10 +25,7 @@ def delegated(owner: str, name: str) -> property:
     )
 
 
-_PACKAGE = __name__.partition(".")[0] + "."
-
-
-class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
+class DelegatingOptimizer(contract.Delegation, tf_keras.optimizers.Optimizer):
     """A Keras optimizer with the attributes, variables and iterations of an inner one.
 
     Public attributes that bertaccum's own classes do not define are those of the inner optimizer,
@@ -70,25 +67,14 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._owner(name), name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or _is_defined_by(type(self), name):
-            super().__setattr__(name, value)
-            return
-        try:
-            owner = self._owner(name)
-        except AttributeError:
-            if type(self).__module__.startswith(_PACKAGE):
-                raise
-            super().__setattr__(name, value)  # A subclass may have attributes of its own.
-            return
-        setattr(owner, name, value)
+    def _is_own(self, name: str) -> bool:
+        """Return whether a class, without those of Keras, defines or annotates an attribute."""
+        classes = type(self).__mro__
+        members = map(vars, classes[: classes.index(tf_keras.optimizers.Optimizer)])
+        return any(name in own or name in own.get("__annotations__", ()) for own in members)
 
-    def _owner(self, name: str) -> Any:
-        """Return the inner optimizer that has an attribute: the innermost one if it does."""
-        for optimizer in (self._innermost, self.inner):
-            if hasattr(optimizer, name):
-                return optimizer
-        raise contract.no_attribute(self, self._innermost, name)
+    def _owners(self) -> Sequence[Any]:
+        return self._innermost, self.inner
 
     def finalize_variable_values(self, var_list: Sequence[tf.Variable]) -> None:
         """Let the inner optimizer assign its moving averages to the weights at the end of `fit`."""
@@ -124,13 +110,6 @@ class DelegatingOptimizer(tf_keras.optimizers.Optimizer):
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
         return _tf_compat.trackable_children(self, self.inner, save_type, **kwargs)
-
-
-def _is_defined_by(kind: type, name: str) -> bool:
-    """Return whether a class, without those of Keras, defines or annotates an attribute."""
-    classes = kind.__mro__[: kind.__mro__.index(tf_keras.optimizers.Optimizer)]
-    own = [vars(base) for base in classes]
-    return any(name in members or name in members.get("__annotations__", ()) for members in own)
 
 
 Legacy = tf_keras.optimizers.legacy.Optimizer

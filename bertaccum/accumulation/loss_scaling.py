@@ -72,10 +72,13 @@ def report_overflow(
     """
     now = _overflow_anywhere([g for g, _ in pairs if g is not None])
     before = tf.identity(overflowed)
-    _take_back_update(iterations, now & before)
+    context, less = tf.distribute.get_replica_context(), tf.cast(now & before, tf.int64)
+    context.merge_call(lambda _, less: iterations.assign_sub(first(less)), args=(less,))
     skipped.assign_add(tf.cast(now & ~before, tf.int64))
     overflowed.assign(now | before)
-    return _poisoned(pairs, now)
+    last = [g for g, _ in pairs if g is not None][-1]
+    poison = tf.where(now, float("nan"), 0.0)
+    return [(_plus(g, poison) if g is last else g, v) for g, v in pairs]
 
 
 def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
@@ -85,18 +88,6 @@ def _overflow_anywhere(gradients: list[Gradient]) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         bad = context.all_reduce(tf.distribute.ReduceOp.SUM, bad)
     return bad > 0
-
-
-def _take_back_update(iterations: tf.Variable, when: tf.Tensor) -> None:
-    context = tf.distribute.get_replica_context()
-    less = tf.cast(when, tf.int64)
-    context.merge_call(lambda _, less: iterations.assign_sub(first(less)), args=(less,))
-
-
-def _poisoned(pairs: list[Any], overflowed: tf.Tensor) -> list[Any]:
-    last = [g for g, _ in pairs if g is not None][-1]
-    poison = tf.where(overflowed, float("nan"), 0.0)
-    return [(_plus(g, poison) if g is last else g, v) for g, v in pairs]
 
 
 def _plus(gradient: Gradient, number: tf.Tensor) -> Gradient:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras
@@ -12,22 +11,12 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation import checks, contract, micro_batch, serialization, traced_step
 from bertaccum.accumulation.batch_normalization import AccumBatchNormalization
-from bertaccum.accumulation.contract import ON_PARTIAL, check_choice
+from bertaccum.accumulation.contract import ON_PARTIAL, LossWeight, check_choice, own_class
 from bertaccum.accumulation.micro_batch import MeasuredLoss
 from bertaccum.accumulation.optimizer import AccumulatingOptimizer
 
 # AccumulatingModel is a mixin, not a Model, because Keras changes the bases of Model's subclasses.
 _Mixin: Any = tf_keras.Model if TYPE_CHECKING else object
-
-
-# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
-LossWeight = Callable[[Any, Any, Any], Any]
-
-
-class _Settings(NamedTuple):
-    steps: Any
-    on_partial: str
-    loss_weight: LossWeight | None
 
 
 def accumulate_gradients(
@@ -76,7 +65,7 @@ def accumulate_gradients(
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
     if checks.accumulates(accumulation_steps):
         checks.warn_of_batch_normalization(model)
-    settings = {"_accumulation": _Settings(accumulation_steps, on_partial, loss_weight)}
+    settings = {"_accumulation": contract.Settings(accumulation_steps, on_partial, loss_weight)}
     bases = (AccumulatingModel, type(model))
     model.__class__ = type(AccumulatingModel.__name__, bases, settings)
     if getattr(model, "optimizer", None) is not None:
@@ -86,10 +75,8 @@ def accumulate_gradients(
 
 
 @tf_keras.saving.register_keras_serializable(package="bertaccum")
-class AccumulatingModel(_Mixin):
+class AccumulatingModel(contract.PartialWindows, _Mixin):
     """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
-
-    _accumulation: _Settings
 
     def train_step(self, data: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss."""
@@ -108,11 +95,6 @@ class AccumulatingModel(_Mixin):
         self._seen_optimizers().update({id(o): o for o in optimizers})
         self._check_losses()
         return results
-
-    def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
-        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
-        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
-        return self.__dict__.setdefault("_optimizers_seen", {})
 
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
@@ -162,20 +144,6 @@ class AccumulatingModel(_Mixin):
         if not any(isinstance(callback, _EpochEnd) for callback in listed):
             listed.insert(0, _EpochEnd(self))
         return callbacks
-
-    def end_window(self) -> None:
-        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
-
-        Call this at the end of each epoch if you train without `fit`.
-        """
-        on_partial = self._accumulation.on_partial
-        if on_partial != "carry":
-            self._end_window(apply=on_partial == "apply")
-
-    def begin_window(self) -> None:
-        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
-        if self._accumulation.on_partial != "carry":
-            self._end_window(apply=False)
 
     def _end_window(self, apply: bool) -> None:
         with self.distribute_strategy.scope():
@@ -242,26 +210,8 @@ class AccumulatingModel(_Mixin):
 tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
 
 
-class _EpochEnd(tf_keras.callbacks.Callback):
+class _EpochEnd(contract.EpochEnd, tf_keras.callbacks.Callback):
     """A callback that ends the partial window of each epoch, before validation."""
-
-    def __init__(self, model: AccumulatingModel) -> None:
-        super().__init__()
-        self.set_model(model)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.model.begin_window()
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self.model.end_window()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.model.end_window()
-
-
-def own_class(model: tf_keras.Model) -> type:
-    """Return the class that the model had before `accumulate_gradients` changed it."""
-    return type(model).__bases__[1] if isinstance(model, AccumulatingModel) else type(model)
 
 
 def _check_same_steps(part: str, theirs: Any, steps: Any) -> None:

@@ -88,16 +88,16 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     plain = {name: _unwrapped(name) for name in names}
     if len({*plain.values()}) < len(plain):
         plain = {name: name for name in plain}
-    prefixes = [name.removesuffix(_EMBEDDINGS) for name in plain.values() if _is_embeddings(name)]
+    prefixes = [
+        name.removesuffix(_EMBEDDINGS)
+        for name in plain.values()
+        if f".{name}".endswith(f".{_EMBEDDINGS}")
+    ]
     if len(prefixes) != 1 or not _BEFORE_ENCODER.fullmatch(prefixes[0]):
         return plain
     # The head of a classifier is beside its encoder.
     encoder, around = prefixes[0], prefixes[0].removesuffix("bert.")
     return {name: _without(short, encoder, around) for name, short in plain.items()}
-
-
-def _is_embeddings(name: str) -> bool:
-    return name == _EMBEDDINGS or name.endswith(f".{_EMBEDDINGS}")
 
 
 def _unwrapped(name: str) -> str:

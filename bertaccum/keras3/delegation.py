@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from bertaccum.accumulation.contract import no_attribute
+from bertaccum.accumulation.contract import Delegation
 
 _OWN_ATTRIBUTES = ("name", "built", "inner_optimizer", "accumulation_steps")
 
 
-class DelegatingOptimizer(keras.optimizers.Optimizer):
+class DelegatingOptimizer(Delegation, keras.optimizers.Optimizer):
     """A Keras 3 optimizer with the attributes, methods and iterations of an inner one.
 
     Public attributes that bertaccum's own classes do not define are those of the inner optimizer,
@@ -45,34 +46,15 @@ class DelegatingOptimizer(keras.optimizers.Optimizer):
             or any(name in vars(one) for one in own)
         )
 
-    def _owner(self, name: str) -> Any:
-        """Return the inner optimizer that has an attribute; a `LossScaleOptimizer` comes last."""
+    def _owners(self) -> Sequence[Any]:
         inner = self.inner_optimizer
         scaled = isinstance(inner, keras.optimizers.LossScaleOptimizer)
-        owners = [inner.inner_optimizer, inner] if scaled else [inner]
-        for owner in owners:
-            if hasattr(owner, name):
-                return owner
-        raise no_attribute(self, owners[0], name)
+        return [inner.inner_optimizer, inner] if scaled else [inner]
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_") or self._is_own(name):
             return super().__getattribute__(name)
         return getattr(self._owner(name), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or self._is_own(name):
-            super().__setattr__(name, value)
-            return
-        try:
-            owner = self._owner(name)
-        except AttributeError:
-            if type(self).__module__.startswith("bertaccum."):
-                raise
-            super().__setattr__(name, value)  # A subclass may have attributes of its own.
-            return
-        setattr(owner, name, value)
-        self._note_change()
 
     def _note_change(self) -> None:
         """Remember that functions which were compiled before contain an old setting."""

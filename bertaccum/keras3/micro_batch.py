@@ -47,16 +47,10 @@ class MicroBatch:
         """Return the factor of the gradient, and the number to add to the window's divisor."""
         if self.kind == SUM:
             return ops.ones((), dtype), ops.cast(first, dtype)
-        weight = at_least(self.size, dtype)
+        # If all positions of a window are masked, its weight is not zero, but too small to change a
+        # sum. The mean is then the gradient of the regularizers.
+        weight = ops.maximum(ops.cast(self.size, dtype), 1e-20)
         return weight, weight
-
-
-def at_least(weight: Any, dtype: Any) -> Any:
-    """Return the weight, or instead of zero a number that is too small to change a sum.
-
-    If all positions of a window are masked, the mean is then the gradient of the regularizers.
-    """
-    return ops.maximum(ops.cast(weight, dtype), 1e-20)
 
 
 _CURRENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None)

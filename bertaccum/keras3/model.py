@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
 from bertaccum.accumulation import contract
+from bertaccum.accumulation.contract import LossWeight, own_class
 from bertaccum.keras3 import _keras_compat, changing_state, micro_batch
 from bertaccum.keras3.batch_normalization import AccumBatchNormalization
 from bertaccum.keras3.micro_batch import MicroBatch, WindowLoss
@@ -20,16 +19,6 @@ from bertaccum.keras3.optimizer import AccumulatingOptimizer, checked_steps
 _JAX = keras.config.backend() == "jax"
 # AccumulatingModel is a mixin, not a Model, because Keras changes what Model's subclasses create.
 _Mixin: Any = keras.Model if TYPE_CHECKING else object
-
-# A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
-LossWeight = Callable[[Any, Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class _Settings:
-    steps: Any
-    on_partial: str
-    loss_weight: LossWeight | None
 
 
 def accumulate_gradients(
@@ -77,7 +66,7 @@ def accumulate_gradients(
     if steps != 1:
         _check_activity_regularizers(model)
         _warn_of_inexact_layers(model)
-    settings = _Settings(steps, on_partial, loss_weight)
+    settings = contract.Settings(steps, on_partial, loss_weight)
     names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
@@ -115,10 +104,9 @@ def _warn_of_inexact_layers(model: keras.Model) -> None:
     contract.warn_of_changing_state(changing_state.names(model))
 
 
-class AccumulatingModel(_Mixin):
+class AccumulatingModel(contract.PartialWindows, _Mixin):
     """A mixin that `accumulate_gradients` adds to a model's class; do not instantiate it."""
 
-    _accumulation: _Settings
     optimizer: Any
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -177,11 +165,6 @@ class AccumulatingModel(_Mixin):
         unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
         logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
         return logs, (trained[:-1], *rest)
-
-    def _seen_optimizers(self) -> dict[int, AccumulatingOptimizer]:
-        """Return the optimizers that the model's steps have used so far, keyed by `id`."""
-        # Keras would track an attribute, but not an entry of `__dict__`, as a part of the model.
-        return self.__dict__.setdefault("_optimizers_seen", {})
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
@@ -254,33 +237,12 @@ class AccumulatingModel(_Mixin):
             named["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
         return super().fit(*bound.args, **bound.kwargs)
 
-    def end_window(self) -> None:
-        """Apply or drop a partial window, or leave it if `on_partial` is `carry`.
-
-        Call this at the end of each epoch if you train without `fit`.
-        """
-        if self._accumulation.on_partial == "apply":
-            for optimizer in self._accumulating_optimizers():
-                optimizer.flush()
-            for layer in self._batch_normalizations():
-                layer.end_window()
-        elif self._accumulation.on_partial == "drop":
-            self._drop_window()
-
-    def begin_window(self) -> None:
-        """Drop the partial window of an interrupted `fit`, unless `on_partial` is `carry`."""
-        if self._accumulation.on_partial != "carry":
-            self._drop_window()
-
-    def _drop_window(self) -> None:
+    def _end_window(self, apply: bool) -> None:
         for optimizer in self._accumulating_optimizers():
-            optimizer.drop()
-        for layer in self._batch_normalizations():
-            layer.drop_window()
-
-    def _batch_normalizations(self) -> list[AccumBatchNormalization]:
-        layers = _keras_compat.all_layers(self)
-        return [layer for layer in layers if isinstance(layer, AccumBatchNormalization)]
+            optimizer.flush() if apply else optimizer.drop()
+        for layer in _keras_compat.all_layers(self):
+            if isinstance(layer, AccumBatchNormalization):
+                layer.end_window() if apply else layer.drop_window()
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compile the model as a saved one was compiled."""
@@ -321,30 +283,12 @@ class AccumulatingModel(_Mixin):
         return accumulate_gradients(model, steps, config["on_partial"], loss_weight)
 
 
-def own_class(model: AccumulatingModel) -> type:
-    """Return the class that the model had before `accumulate_gradients` changed it."""
-    return type(model).__bases__[1]
-
-
 # Keras looks up the classes that `accumulate_gradients` creates by their name.
 keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
 
 
-class _EpochEnd(keras.callbacks.Callback):
+class _EpochEnd(contract.EpochEnd, keras.callbacks.Callback):
     """A callback that ends the partial window of each epoch, before validation."""
-
-    def __init__(self, model: AccumulatingModel) -> None:
-        super().__init__()
-        self._accumulating = model
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._accumulating.begin_window()
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._accumulating.end_window()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._accumulating.end_window()
 
 
 def _examples(data: Any) -> Any:

@@ -22,7 +22,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
-from bertaccum.system.files import json_text, read_mapping, refuse_special
+from bertaccum.system.files import json_text, refuse_special
 from bertaccum.system.temporary_paths import beside, remove, remove_abandoned
 
 # Number of times to retry a lock, and the seconds between the attempts.
@@ -167,10 +167,6 @@ class RunFolder(RunPaths):
 
     def write_json(self, path: Path, values: dict[str, Any]) -> None:
         write_text(path, json_text(values))
-
-    def read_plan(self) -> dict[str, Any]:
-        """Return the content of `plan.json`; empty if it is missing or damaged."""
-        return read_mapping(self.plan) or {}
 
     def append(self, path: Path, record: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl` or `eval.jsonl`.

@@ -155,7 +155,9 @@ class MeasuredModel:
             update(window)
             seconds = time.perf_counter() - start
             if request.thorough:
-                self._between_updates(max(request.micro_batches, key=_tokens))
+                longest = max(request.micro_batches, key=_tokens)
+                make_predict(self.model, Topology())(self._window([longest]))
+                write_scratch_state(self.model, self.optimizer)
         except tf.errors.ResourceExhaustedError:
             self.optimizer.drop()
             return {"out_of_memory": True}
@@ -174,10 +176,6 @@ class MeasuredModel:
             made_of = self.task, self.model, self.optimizer, _SEED
             self.updates[kind] = make_update(*made_of, accumulate, compile=compile)
         return self.updates[kind]
-
-    def _between_updates(self, micro_batch: Sequence[Shape]) -> None:
-        make_predict(self.model, Topology())(self._window([micro_batch]))
-        write_scratch_state(self.model, self.optimizer)
 
     def _window(
         self, micro_batches: Sequence[Sequence[Shape]], padded: Sequence[Shape] | None = None

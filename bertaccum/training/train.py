@@ -19,6 +19,7 @@ from bertaccum.options.fields import AUTO, ON, named_options
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import recover_folder
+from bertaccum.system.files import read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training import checkpoints
@@ -163,9 +164,8 @@ def _continue(
         # Keep the plan's values from when the run began, such as the reason for it, unless the
         # user now sets another micro-batch size.
         keep_plan = topology.chief and "micro_batch" not in asked
-        earlier = folder.read_plan() if keep_plan else {}
-        now = dataclasses.replace(config, **plan)
-        setup = set_up(now, session, inputs, compilation, earlier)
+        earlier = read_mapping(folder.plan) if keep_plan else None
+        setup = set_up(dataclasses.replace(config, **plan), session, inputs, compilation, earlier)
         broadcast(topology, lambda: check_inputs(folder, setup.inputs))
         run = Run(setup, folder, position)
         if saved:
