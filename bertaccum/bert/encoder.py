@@ -12,7 +12,7 @@ from official.nlp.modeling import layers, networks
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.layers import Activation, LayerNorm, gelu, gelu_erf
+from bertaccum.bert.layers import Activation, Initializer, LayerNorm, gelu, gelu_erf
 from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
 from bertaccum.errors import ConfigError
 
@@ -23,7 +23,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
-Initializer = Callable[[], tf_keras.initializers.Initializer]
 # Dropout sites of a classifier. Masks depend on these numbers, so they must never change.
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 0, 1, 3
 
@@ -51,14 +50,11 @@ def build_encoder(
         num_hidden_instances=config.num_hidden_layers,
         hidden_cls=[
             TransformerLayer(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                dropout=dropout,
+                config,
+                dropout,
                 first_site=_FIRST_LAYER_SITE + _SITES_OF_LAYER * number,
-                mask_width=_mask_width(config),
                 output_range=1 if first_token_only and number == last else None,
-                kernel_initializer=initializer,
+                initializer=initializer,
                 activation=_ACTIVATIONS[config.hidden_act],
                 name=f"transformer/layer_{number}",
             )
@@ -112,7 +108,7 @@ def without_autograph(build: Callable[..., Any]) -> Callable[..., Any]:
 def head_dropout(config: EncoderConfig, rate: float) -> ExampleDropout:
     """Return the dropout layer of a classifier's head."""
     site = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
-    return ExampleDropout(rate, site, _mask_width(config))
+    return ExampleDropout(rate, site, config.mask_width)
 
 
 def checkpoint_name(name: str) -> str:
@@ -123,11 +119,6 @@ def checkpoint_name(name: str) -> str:
     checkpoints use the second name.
     """
     return name.replace("cls_transform", "pooler_transform")
-
-
-def _mask_width(config: EncoderConfig) -> int:
-    """Return the largest possible size of an axis with dropout: hidden units or tokens."""
-    return max(config.hidden_size, config.max_position_embeddings)
 
 
 class _Embeddings:
@@ -160,7 +151,7 @@ class _Embeddings:
         embeddings = tf_keras.layers.Add()([words, positions, segments])
         norm = LayerNorm(name="embeddings/layer_norm", epsilon=EPSILON, dtype=tf.float32)
         dropout = ExampleDropout(
-            self._dropout, _EMBEDDING_SITE, _mask_width(config), name="embeddings/dropout"
+            self._dropout, _EMBEDDING_SITE, config.mask_width, name="embeddings/dropout"
         )
         embeddings = dropout(norm(embeddings))
         return embeddings, layers.SelfAttentionMask()(embeddings, padding_mask)

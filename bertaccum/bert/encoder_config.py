@@ -48,6 +48,11 @@ class EncoderConfig:
         return embeddings + (count * layer + self.hidden_size) * self.hidden_size
 
     @property
+    def mask_width(self) -> int:
+        """The largest possible size of an axis with dropout: hidden units or tokens."""
+        return max(self.hidden_size, self.max_position_embeddings)
+
+    @property
     def _embeddings(self) -> int:
         entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         return entries * self.hidden_size

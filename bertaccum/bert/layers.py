@@ -20,6 +20,7 @@ _CUBIC = 0.044715 * _LINEAR
 _ROOT_HALF, _PEAK = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
+Initializer = Callable[[], tf_keras.initializers.Initializer]
 # A value and its gradient function; `tf.custom_gradient` returns only the value to callers.
 _WithGradient = tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]
 _Gradients = tuple[tf.Tensor, tf.Tensor, tf.Tensor]

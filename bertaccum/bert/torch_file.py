@@ -179,13 +179,7 @@ def _dict(items: Any = ()) -> dict[Any, Any]:
 
 # The arguments of these functions are named, because a pickle could pass a long tuple many times.
 def _view(
-    storage: Any,
-    offset: Any,
-    shape: Any,
-    strides: Any,
-    grad: Any = 0,
-    hooks: Any = 0,
-    meta: Any = 0,
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any = 0, hook: Any = 0, meta: Any = 0
 ) -> _View:
     return _View(storage, offset, shape, strides)
 

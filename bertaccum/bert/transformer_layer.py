@@ -15,6 +15,7 @@ import tf_keras
 from bertaccum.accumulation.offload.backward_gates import gate
 from bertaccum.bert import layers
 from bertaccum.bert.dropout import ExampleDropout, dropout_masks, present_masks
+from bertaccum.bert.encoder_config import EncoderConfig
 
 
 @tf.autograph.experimental.do_not_convert
@@ -87,7 +88,7 @@ class SelfAttention(tf_keras.layers.Layer):
         hidden_size: int,
         num_heads: int,
         dropout: ExampleDropout,
-        kernel_initializer: Callable[[], tf_keras.initializers.Initializer],
+        kernel_initializer: layers.Initializer,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -148,23 +149,18 @@ class TransformerLayer(tf_keras.layers.Layer):
     Cost".
 
     Args:
+      config: Dimensions of the encoder.
       first_site: Number of the layer's first dropout site; the layer has three.
       output_range: Number of leading tokens whose output is computed; None for all tokens.
     """
 
     def __init__(
         self,
-        hidden_size: int,
-        num_attention_heads: int,
-        intermediate_size: int,
-        *,
-        dropout: float = 0.0,
+        config: EncoderConfig,
+        dropout: float,
         first_site: int = 0,
-        mask_width: int = 512,
         output_range: int | None = None,
-        kernel_initializer: Callable[[], tf_keras.initializers.Initializer] = (
-            tf_keras.initializers.GlorotUniform
-        ),
+        initializer: layers.Initializer = tf_keras.initializers.GlorotUniform,
         activation: layers.Activation = layers.gelu,
         **kwargs: Any,
     ) -> None:
@@ -173,26 +169,23 @@ class TransformerLayer(tf_keras.layers.Layer):
         self._output_range, self._activation = output_range, activation
 
         def dropout_at(site: int) -> ExampleDropout:
-            return ExampleDropout(dropout, first_site + site, mask_width)
+            return ExampleDropout(dropout, first_site + site, config.mask_width)
 
         def projection(name: str, width: int) -> layers.Projection:
-            return layers.Projection((width,), None, kernel_initializer(), name=name)
+            return layers.Projection((width,), None, initializer(), name=name)
 
         def norm(name: str) -> layers.LayerNorm:
             # Normalization always runs in float32, for numerical stability.
             return layers.LayerNorm(name=name, epsilon=EPSILON, dtype=tf.float32)
 
+        sizes = config.hidden_size, config.num_attention_heads
         self._attention_layer = SelfAttention(
-            hidden_size,
-            num_attention_heads,
-            dropout_at(0),
-            kernel_initializer,
-            name="self_attention",
+            *sizes, dropout_at(0), initializer, name="self_attention"
         )
         self._attention_dropout = dropout_at(1)
         self._attention_layer_norm = norm("self_attention_layer_norm")
-        self._intermediate_dense = projection("intermediate", intermediate_size)
-        self._output_dense = projection("output", hidden_size)
+        self._intermediate_dense = projection("intermediate", config.intermediate_size)
+        self._output_dense = projection("output", config.hidden_size)
         self._output_dropout = dropout_at(2)
         self._output_layer_norm = norm("output_layer_norm")
 

@@ -63,7 +63,7 @@ def announce_limit(limit_bytes: int | None, devices: int = 1) -> None:
         raise _too_late()
     if not _limits:
         try:
-            _limit_gpus(limit_bytes) if _gpus() else _limit_cpu(limit_bytes * devices)
+            _limit_gpus(limit_bytes) if gpus() else _limit_cpu(limit_bytes * devices)
         except RuntimeError:
             raise _too_late() from None
         _limits.append(limit_bytes)
@@ -116,17 +116,16 @@ def total_bytes(devices: int = 1) -> int | None:
     For a CPU without a limit, the result is None. On GPUs without a limit, this function starts
     TensorFlow.
     """
-    if _limits or not _gpus():
+    if _limits or not gpus():
         return _limits[-1] if _limits else None
     return min(_tf_compat.gpu_memory_limits()[:devices])
 
 
 def device_name() -> str:
     """Return the name of the first device, without starting TensorFlow."""
-    gpus = _gpus()
-    if not gpus:
+    if not (found := gpus()):
         return "CPU"
-    return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU"))
+    return str(tf.config.experimental.get_device_details(found[0]).get("device_name", "GPU"))
 
 
 def reset_peak_memory() -> None:
@@ -143,17 +142,18 @@ def _counted(bytes_in: str) -> int:
         return 0
 
 
-def _gpus() -> list[tf.config.PhysicalDevice]:
+def gpus() -> list[tf.config.PhysicalDevice]:
+    """Return the GPUs that TensorFlow can see, without starting it."""
     return tf.config.list_physical_devices("GPU")
 
 
 def _device() -> str:
-    return "GPU:0" if _gpus() else "CPU:0"
+    return "GPU:0" if gpus() else "CPU:0"
 
 
 def _limit_gpus(limit_bytes: int) -> None:
     # Setting a logical device raises RuntimeError once the devices are in use.
-    for gpu in _gpus():
+    for gpu in gpus():
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)
         tf.config.set_logical_device_configuration(gpu, [limit])
 
@@ -193,7 +193,7 @@ def memory_is_limited() -> bool:
 
 def limits_the_host() -> bool:
     """Return whether the host's own tensors count towards the limit, as they do without a GPU."""
-    return memory_is_limited() and not _gpus()
+    return memory_is_limited() and not gpus()
 
 
 def variable_if_memory_is_left(create: Callable[..., tf.Variable], **options: Any) -> tf.Variable:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.distribution.cluster import in_slurm_step
+from bertaccum.distribution.device_memory import gpus
 from bertaccum.errors import ConfigError, RunError, reason
 
 # TensorFlow can connect a process to the other workers only once, so later runs in the process use
@@ -101,23 +102,19 @@ def replicas_to_come(kind: str, replicas: int | None) -> tuple[int, int]:
 # --- One process ------------------------------------------------------------------------
 
 
-def _gpus() -> list[tf.config.PhysicalDevice]:
-    return tf.config.list_physical_devices("GPU")
-
-
 def _local(replicas: int | None) -> int:
-    return replicas or len(_gpus()) or 1
+    return replicas or len(gpus()) or 1
 
 
 def _devices(count: int) -> list[str]:
     """Return the names of this many devices: GPUs, or virtual devices of the CPU."""
-    gpus = _gpus()
-    if gpus and count > len(gpus):
+    found = gpus()
+    if found and count > len(found):
         raise ConfigError(
-            f"`replicas` {count} is above the number of GPUs, {len(gpus)}",
+            f"`replicas` {count} is above the number of GPUs, {len(found)}",
             "lower it, or set CUDA_VISIBLE_DEVICES='' to use virtual devices of the CPU",
         )
-    if not gpus:
+    if not found:
         cpu = tf.config.list_physical_devices("CPU")[0]
         parts = [tf.config.LogicalDeviceConfiguration()] * count
         try:
@@ -128,7 +125,7 @@ def _devices(count: int) -> list[str]:
                     f"`replicas` {count} cannot take effect: TensorFlow has already started",
                     "set it before TensorFlow is first used",
                 ) from None
-    return [f"{'GPU' if gpus else 'CPU'}:{number}" for number in range(count)]
+    return [f"{'GPU' if found else 'CPU'}:{number}" for number in range(count)]
 
 
 # --- Several processes ------------------------------------------------------------------
@@ -205,7 +202,7 @@ def _multi_worker(
     known = _connected.get((cluster.addresses, count))
     if known is not None:
         return known
-    if _gpus() and count != len(_gpus()):
+    if gpus() and count != len(gpus()):
         raise ConfigError(
             f"`replicas` {replicas} cannot be used with `strategy` multi-worker on GPUs",
             "omit `replicas`; each worker uses all GPUs that it can see",
@@ -216,7 +213,7 @@ def _multi_worker(
     )
     _tf_compat.set_heartbeat_timeout(cluster.resolver, _HEARTBEAT_SECONDS)
     try:
-        if _gpus() or count == 1:
+        if gpus() or count == 1:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster.resolver, options)
         else:
             strategy = _tf_compat.CpuWorkersStrategy(cluster.resolver, options, count)

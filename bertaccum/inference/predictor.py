@@ -49,19 +49,13 @@ class Predictor:
         self._batch, self._pieces = batch, 1
 
     def __call__(
-        self,
-        store: TokenStore,
-        progress: Progress,
-        asked_to_stop: Callable[[], bool] = lambda: False,
+        self, store: TokenStore, progress: Progress, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         """Return the logits [examples, outputs] float32 of texts, as `with_passages` does."""
-        return self.with_passages(store, progress, asked_to_stop)[:, 0]
+        return self.with_passages(store, progress, should_stop)[:, 0]
 
     def with_passages(
-        self,
-        store: TokenStore,
-        progress: Progress,
-        asked_to_stop: Callable[[], bool] = lambda: False,
+        self, store: TokenStore, progress: Progress, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         """Return the logits of texts and of their passages, in the store's order.
 
@@ -90,7 +84,7 @@ class Predictor:
                 logits[rows] = math.nan
                 logits[rows, : found.shape[1]] = found
             self._watch.doing(WAITING)
-            if sum_over_workers(self._topology, np.array([asked_to_stop()])).any():
+            if sum_over_workers(self._topology, np.array([should_stop()])).any():
                 raise StoppedEarlyError
             done += sum(map(len, present))
             progress("evaluating", done, len(store))

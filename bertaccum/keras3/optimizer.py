@@ -243,11 +243,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             variable.assign(value)
 
     def _next_state(
-        self,
-        state: Sequence[Any],
-        gradients: dict[int, Any],
-        trained: Sequence[Any],
-        current: MicroBatch,
+        self, state: list[Any], gradients: dict[int, Any], trained: list[Any], current: MicroBatch
     ) -> tuple[list[Any], list[Any]]:
         with self._scope(state) as scope:
             self._accumulate(gradients, current)

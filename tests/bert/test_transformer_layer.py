@@ -159,10 +159,9 @@ def test_scaffold_builds_layers_from_the_class() -> None:
         num_hidden_instances=3,
         hidden_cls=TransformerLayer,
         hidden_cfg={
-            "hidden_size": 16,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "kernel_initializer": partial(random_initializer, CONFIG),
+            "config": CONFIG,
+            "dropout": 0.0,
+            "initializer": partial(random_initializer, CONFIG),
         },
         dict_outputs=True,
     )
@@ -193,7 +192,8 @@ def plain_norm(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, epsilon: float
 
 
 def layer_with(**arguments: Any) -> TransformerLayer:
-    return TransformerLayer(16, 2, 32, dropout=0.3, mask_width=16, **arguments)
+    dimensions = EncoderConfig(16, 2, 2, 32, max_position_embeddings=16)
+    return TransformerLayer(dimensions, dropout=0.3, **arguments)
 
 
 def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[np.ndarray]:

@@ -106,6 +106,6 @@ def test_conflicting_strategies_are_errors(monkeypatch: pytest.MonkeyPatch) -> N
     describe(monkeypatch, {"worker": ["a:1", "b:1"]}, {"type": "worker", "index": 0})
     with pytest.raises(ConfigError, match="is for one process, but TF_CONFIG describes workers"):
         make_topology("mirrored", 2, 60)
-    monkeypatch.setattr(module, "_gpus", lambda: ["one"])
+    monkeypatch.setattr(module, "gpus", lambda: ["one"])
     with pytest.raises(ConfigError, match="each worker uses all GPUs"):
         make_topology("multi-worker", 2, 60)
