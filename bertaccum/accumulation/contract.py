@@ -1,4 +1,4 @@
-"""What the accumulation libraries for tf_keras and Keras 3 share: behavior, checks and messages."""
+"""Behavior, checks and messages that the accumulation libraries for tf_keras and Keras 3 share."""
 
 from __future__ import annotations
 
