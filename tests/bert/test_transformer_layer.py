@@ -159,10 +159,9 @@ def test_scaffold_builds_layers_from_the_class() -> None:
         num_hidden_instances=3,
         hidden_cls=TransformerLayer,
         hidden_cfg={
-            "hidden_size": 16,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "kernel_initializer": partial(random_initializer, CONFIG),
+            "config": CONFIG,
+            "dropout": 0.0,
+            "initializer": partial(random_initializer, CONFIG),
         },
         dict_outputs=True,
     )
