@@ -411,7 +411,7 @@ class PlanConfig(StepConfig):
 
     card: str | None = memory_option(
         None,
-        "Plan for this GPU, such as rtx-3060, which need not be in this machine; list prints"
+        "Plan for this GPU, such as rtx-3060, which need not be in this machine, or list to print"
         " the known GPUs. Memory is measured on the CPU, and speed is calculated from published"
         " figures of the card.",
         check=check_card,

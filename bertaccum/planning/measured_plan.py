@@ -24,6 +24,7 @@ from bertaccum.planning.advice import (
     reason_nothing_fits,
     remedies,
 )
+from bertaccum.planning.calculated_speeds import UpdateTimer
 from bertaccum.planning.calculated_time import CalculatedTime
 from bertaccum.planning.cost import bytes_on_device, bytes_on_host, state_bytes
 from bertaccum.planning.measurement import Measurement, MeasurementProcess, PlanRequest
@@ -35,7 +36,7 @@ from bertaccum.planning.plan import (
     verification_limit,
 )
 from bertaccum.planning.plan_result import Candidate, MeasuredCosts, PlanResult
-from bertaccum.planning.search import SearchResult, UpdateTimer, search, verify_best
+from bertaccum.planning.search import SearchResult, search, verify_best
 from bertaccum.system.machine import available_bytes
 from bertaccum.system.progress import Progress
 from bertaccum.system.sizes import format_size

@@ -6,16 +6,13 @@ A `StepMeasurer` runs the updates and measures them; the tests simulate it.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-import numpy as np
-
-from bertaccum.data.window_cuts import PRICES, Prices, make_cut
+from bertaccum.data.window_cuts import PRICES, Prices
 from bertaccum.options.offload_rungs import OFFLOAD
+from bertaccum.planning.calculated_speeds import UpdateTimer, calculated_speeds, split_typical
 from bertaccum.planning.cost import MemoryCost, MemoryPoint, clear_peaks, fit_cost, fit_prices
 from bertaccum.planning.measurement import Measurement, MeasurementRequest, StepMeasurer
 from bertaccum.planning.plan import Saving, SearchSpace, Shape
@@ -37,14 +34,8 @@ _FIRST_SECONDS, _MOST_SECONDS, _CHEAP_SECONDS = 32.0, 8.0, 2.0
 _REPEATED_SECONDS = 1.0
 # Length in tokens of an example so short that the peak is that of the update itself.
 _SHORT = 8
-# Number of examples in the micro-batches for which calculated prices are fitted.
-_PRICED_EXAMPLES = 8
 # Number of micro-steps of such an example that are timed for the price of a micro-step.
 _SHORT_STEPS = 8
-
-
-# A function that returns the time of an update in seconds.
-UpdateTimer: TypeAlias = Callable[[MeasurementRequest], float]
 
 
 @dataclass
@@ -94,7 +85,7 @@ def search(
     for saving in space.savings:
         own = _SavingSearch(measurer, space, saving)
         if timer is not None:
-            own.calculate_speeds(timer)
+            own.prices, own.rates, own.compiled_rates = calculated_speeds(timer, space, saving)
             best = max((c.rate for c in result.candidates if c.fits), default=0.0)
             if best >= _SAME_SPEED * max(own.rates.values()):
                 continue
@@ -257,28 +248,6 @@ class _SavingSearch:
 
     # --- Speed ----------------------------------------------------------------------
 
-    def calculate_speeds(self, timer: UpdateTimer) -> None:
-        """Calculate the prices of micro-steps, and the speed of every size."""
-        passages, longest = self.space.largest
-        lengths = {longest, max(longest // 2, _SHORT)}
-
-        def seconds(*micro_batches: list[Shape]) -> float:
-            return timer(MeasurementRequest(micro_batches, *self.saving))
-
-        update = seconds([(1, _SHORT)])
-        step = seconds(*[[(1, _SHORT)]] * 2) - update
-        rows = _PRICED_EXAMPLES * passages
-        times = {n: (seconds([(rows, n)]) - update) / rows for n in lengths}
-        self.prices = fit_prices(step, {n: max(t, 1e-9) for n, t in times.items()}, PRICES)[0]
-        for size in self.space.sizes:
-            cut, examples = self._cut(size), len(self.space.typical)
-            request = MeasurementRequest(cut, *self.saving, self._accumulates(size))
-            self.rates[size] = examples / timer(request)
-            # Few shapes are compiled, so assume the most padding.
-            padded = [(size * passages, longest)] * math.ceil(examples / size)
-            compiled = dataclasses.replace(request, padded=padded)
-            self.compiled_rates[size] = examples / timer(compiled)
-
     def measure_speeds(self) -> None:
         """Time the largest sizes that fit, then sizes around the best, then the best two again."""
         self._time_large_sizes()
@@ -325,7 +294,8 @@ class _SavingSearch:
 
     def _time(self, size: int) -> None:
         """Time a representative part of a window, and add the speed to `rates`."""
-        shapes, cut = self.space.typical, self._cut(size)
+        shapes = self.space.typical
+        cut = split_typical(self.space, size, self.saving, self.prices)
         examples = len(shapes) / len(cut)
         affordable = self.space.speed_seconds / 4 / (self.example_seconds * examples)
         steps = min(max(round(affordable), 1), len(cut))
@@ -339,14 +309,6 @@ class _SavingSearch:
         seconds = max(measurement.seconds - self.update_seconds, 1e-6) / share + self.update_seconds
         self.rates[size] = max(self.rates.get(size, 0.0), len(shapes) / seconds)
         self.spent_seconds += measurement.seconds
-
-    def _cut(self, size: int) -> list[list[Shape]]:
-        """Return how a typical window is split."""
-        shapes = self.space.typical
-        # Without accumulators, the window must stay a single micro-batch.
-        kind = self.space.cut if self._accumulates(size) else "count"
-        starts = make_cut(kind, self.space.largest, self.prices)(np.array(shapes), size)
-        return [shapes[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def _padded(micro_batches: Sequence[Sequence[Shape]]) -> int:

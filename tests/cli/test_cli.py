@@ -545,7 +545,8 @@ def test_plan_that_does_not_fit_shows_the_table_and_fails(
     assert planned.code == 1
     assert "│ no" in planned.out
     assert re.fullmatch(
-        r"error: nothing fits: .*; use --model bert-mini \(.*\)", planned.err.strip()
+        r"planning takes .*\nerror: nothing fits: .*; use --model bert-mini \(.*\)",
+        planned.err.strip(),
     )
     # No limit can be set after TensorFlow has started, so the test simulates a small machine.
     monkeypatch.setattr(machine, "machine_bytes", lambda: 960 * 2**20)
