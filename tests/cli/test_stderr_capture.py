@@ -59,16 +59,18 @@ def test_verbose_shows_all_output_at_once_in_the_format_of_the_view() -> None:
     assert records[-1]["text"] == OWN[1]
 
 
+# Each end without --verbose, which shows output only at the end, and two with it.
 @pytest.mark.parametrize(
-    "end",
+    ("end", "verbose"),
     [
-        "os.write(2, b'F0000 Check failed: x > 0'); os.abort()",
-        "os._exit(3)",
-        "os.kill(os.getpid(), 9)",
-        "import ctypes; ctypes.string_at(0)",
+        ("os.write(2, b'F0000 Check failed: x > 0'); os.abort()", False),
+        ("os.write(2, b'F0000 Check failed: x > 0'); os.abort()", True),
+        ("os._exit(3)", False),
+        ("os.kill(os.getpid(), 9)", False),
+        ("os.kill(os.getpid(), 9)", True),
+        ("import ctypes; ctypes.string_at(0)", False),
     ],
 )
-@pytest.mark.parametrize("verbose", [False, True])
 def test_process_that_dies_shows_captured_output_once(end: str, verbose: bool) -> None:
     code, lines = run(program(end, verbose=verbose))
     assert code
