@@ -352,9 +352,10 @@ def test_error_message_contains_place_and_hint() -> None:
 def test_help_shows_examples_and_defaults(run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     for command in ([], ["train"]):
-        shown = run(*command, "-h").out
-        assert "bertaccum train --target-batch 32 --micro-batch 8" in shown
-    assert "[default: 2e-05; x>0]" in shown
+        shown = run(*command, "--help")
+        assert (shown.code or 0, shown.err) == (0, "")
+        assert "bertaccum train --target-batch 32 --micro-batch 8" in shown.out
+    assert "[default: 2e-05; x>0]" in shown.out
 
 
 def losses(folder: str) -> list[float]:

@@ -75,8 +75,8 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
     assert f"  bertaccum {command}" in context.get_help()
 
 
-def test_module_is_the_program() -> None:
-    command = [sys.executable, "-m", "bertaccum", "train", "--help"]
+def test_module_is_the_program_and_has_a_short_flag_for_help() -> None:
+    command = [sys.executable, "-m", "bertaccum", "train", "-h"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--target-batch" in done.stdout

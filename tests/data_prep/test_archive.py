@@ -78,7 +78,7 @@ def test_error_names_invalid_line(tmp_path: Path, line: bytes, message: str) -> 
 def test_small_archive_does_not_fill_memory_or_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = write_archive(tmp_path / "a.tgz", bytes(66 << 20), yelp_lines(2))
+    full = write_archive(tmp_path / "a.tgz", bytes(80 << 20), yelp_lines(2))
     with pytest.raises(InputError, match=r"a.tgz: unpacks to more than 50 times its size"):
         rewrite(full, tmp_path / "copy")
     monkeypatch.setattr("data_prep.sources.archive.LONGEST", 1 << 14, raising=False)

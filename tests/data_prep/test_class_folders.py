@@ -139,7 +139,7 @@ def test_prepare_and_errors_name_the_zip_archive(tmp_path: Path) -> None:
         ({"train/pos/1.txt": "a", "test/pos/1.txt": "b"}, "inside test, .*; unpack it and pass"),
         ({"train/a.csv": "a", "test/b.csv": "b"}, "zip archive of 2 files .*; unpack it and pass"),
         ({"a.dat": "a", "b/b.dat": "b"}, "zip archive of 2 files .*; unpack it and pass"),
-        (REVIEWS | {"neg/2.txt": "a" * (66 << 20)}, "unpacks to more than 50 times its size"),
+        (REVIEWS | {"neg/2.txt": "a" * (1 << 27)}, "unpacks to more than 50 times its size"),
     ):
         with pytest.raises(InputError, match=message):
             rows(zipped(tmp_path / "x.zip", files))
