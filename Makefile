@@ -1,5 +1,7 @@
 # make demo          install bertaccum, prepare the synthetic sample, train a classifier, evaluate it
 # make test          check the code and the documentation, and run the fast tests
+# make check         check the code and the documentation
+# make pytest        run the fast tests
 # make test-slow     run the tests that take minutes
 # make test-install  build the packages and try them in new environments
 # make dist          build the wheel and the source distribution in dist/
@@ -15,7 +17,8 @@ RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo examples test test-slow test-install dist lint types docs pytest bench-peers format clean
+.PHONY: install demo examples test check test-slow test-install dist lint types docs pytest bench-peers \
+  format clean
 
 install: $(INSTALLED)
 
@@ -44,7 +47,11 @@ examples: $(INSTALLED)
 	$(BIN)/python examples/mnist_distributed.py --run all
 	$(BIN)/python examples/housing_regression.py
 
-test: lint types docs pytest
+# Each check uses one core, so two run at a time.
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory --jobs 2 check pytest
+
+check: lint types docs
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal

@@ -1,18 +1,24 @@
-"""Setup of all tests: quiet logs, a separate cache, and the folder of real data."""
+"""Setup of all tests: quiet logs, a separate cache, real data, and a trained run to share."""
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import gc
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import numpy as np
 import pytest
 
 from bertaccum.data.token_store import TokenStore
+
+if TYPE_CHECKING:
+    from runs_of_tasks import RunOf
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -62,6 +68,74 @@ def browser() -> str:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep tests and fixtures away from the user's cache."""
     os.environ["BERTACCUM_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
+
+
+Make = Callable[[Path], object]
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Make], Path]:
+    """Return a function that fills a folder once for both processes that run the tests.
+
+    Its arguments are the name of the folder and the function that fills it. Tests must not write
+    into the folder.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+
+    def made(name: str, make: Make) -> Path:
+        folder, complete = root / name, root / f"{name}.complete"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not complete.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # Of an attempt that failed.
+                folder.mkdir()
+                make(folder)
+                complete.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(made_once: Callable[[str, Make], Path]) -> Path:
+    """Return a folder with `reviews`, data and a small encoder, and `runs/one`, trained on them.
+
+    The run has 40 updates and learns the task. Tests write only into a `copied` run.
+    """
+
+    def make(folder: Path) -> None:
+        from small import write_small_task
+
+        import bertaccum
+
+        encoder = write_small_task(folder / "reviews", train=40, dev=16, test=21)
+        bertaccum.train(
+            data=str(folder / "reviews"),
+            out=str(folder / "runs/one"),
+            bert_config=str(encoder),
+            init_checkpoint="none",
+            max_seq_length=16,
+            target_batch=8,
+            micro_batch=3,
+            epochs=8.0,
+            learning_rate=2e-2,
+            eval_every=0.5,
+        )
+
+    return made_once("trained", make)
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
+    """Return a function that returns the run of a kind in `runs_of_tasks.KINDS`.
+
+    Tests write only into a copy.
+    """
+    from runs_of_tasks import KINDS, make_run
+
+    return functools.cache(lambda kind: make_run(tmp_path_factory.mktemp("run"), KINDS[kind]))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,14 @@ def write_small_task(folder: Path, **rows: int) -> Path:
         ]
         (folder / f"{name}.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     return write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+
+
+def copied(trained: Path, target: Path) -> Path:
+    """Copy the folder of the fixture `trained`, and return the copy, whose run has its own data."""
+    shutil.copytree(trained, target, symlinks=True, dirs_exist_ok=True)
+    config = target / "runs/one/config.yaml"
+    config.write_text(config.read_text().replace(str(trained), str(target)))
+    return target
 
 
 def run_isolated(code: str, *arguments: object) -> Any:

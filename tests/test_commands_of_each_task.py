@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from small import write_small_model
+from small import copied, write_small_model
 
 import bertaccum
 from bertaccum.bert.packed_tokens import unpack
@@ -35,16 +36,13 @@ def test_tokens_and_segments_match_the_golden_pairs(shared: Path) -> None:
     golden = json.loads((shared / "golden/pairs.json").read_text(encoding="utf-8"))
     vocabulary = read_vocabulary(shared / "data/vocab/vocab.txt")
     assert len(golden) == 103
-    tokenizers = {
-        length: Tokenizer(Tokenization(Vocabulary(vocabulary), length))
-        for length in {case["max_seq_length"] for case in golden}
-    }
-    for case in golden:
-        texts = tf.constant([case["text_a"]]), tf.constant([case["text_b"]])
-        tokens = tokenizers[case["max_seq_length"]](*texts)[0]
-        ids, segments = unpack(tokens)
-        assert ids.numpy().tolist() == case["ids"], case
-        assert segments.numpy().tolist() == case["segment_ids"], case
+    for length in {case["max_seq_length"] for case in golden}:
+        cases = [case for case in golden if case["max_seq_length"] == length]
+        texts = (tf.constant([case[name] for case in cases]) for name in ("text_a", "text_b"))
+        tokens = Tokenizer(Tokenization(Vocabulary(vocabulary), length))(*texts)
+        ids, segments = (tokens.with_values(v).to_list() for v in unpack(tokens.values))
+        for case, *found in zip(cases, ids, segments, strict=True):
+            assert found == [case["ids"], case["segment_ids"]], case
 
 
 def write_pairs(path: Path) -> None:
@@ -169,27 +167,37 @@ KINDS = {
 }
 
 
-def trained(run: Run, kind: str) -> Path:
-    """Prepare the data of a kind of task and train on them; return the table."""
-    write_tasks(Path())
-    (table, *columns), options, _ = KINDS[kind]
-    csv = ["--source", "csv", "--train-file", table, "--dev-fraction", 0.25, "--out", "data"]
-    code, _, err = run("prepare", *csv, *columns)
-    assert code == 0, err
-    size = ["--max-seq-length", 12, "--micro-batch", 3, "--target-batch", 8, "--epochs", 16]
-    data = ["--data", "data", "--learning-rate", 0.01, "--out", "runs/one"]
-    code, _, err = run("train", *data, *MODEL, *size, *options)
-    assert code == 0, err
-    return Path(table)
-
-
 @pytest.fixture
 def temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     """These few examples are no evidence for a temperature, so one is given."""
     monkeypatch.setattr(multi_label, "fitted_temperature", lambda *_: 1.7)
 
 
-@pytest.mark.usefixtures("temperature")
+@pytest.fixture
+def trained(
+    made_once: Callable[..., Path], run: Run, temperature: None, tmp_path: Path
+) -> Callable[[str], None]:
+    """Return a function that puts a table, prepared data and `runs/one` into the test's folder."""
+
+    def make(folder: Path, kind: str) -> None:
+        (table, *columns), options, _ = KINDS[kind]
+        write_tasks(folder)
+        csv = ["--source", "csv", "--train-file", table, "--dev-fraction", 0.25, "--out", "data"]
+        size = ["--max-seq-length", 12, "--micro-batch", 3, "--target-batch", 8]
+        size += ["--epochs", 16, "--eval-every", 4.0]
+        data = ["--data", "data", "--learning-rate", 0.01, "--out", "runs/one"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            for command in (["prepare", *csv, *columns], ["train", *data, *MODEL, *size, *options]):
+                code, _, err = run(*command)
+                assert code == 0, err
+
+    def copy(kind: str) -> None:
+        copied(made_once(f"task-{kind}", functools.partial(make, kind=kind)), tmp_path)
+
+    return copy
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -197,8 +205,10 @@ def temperature(monkeypatch: pytest.MonkeyPatch) -> None:
         *(pytest.param(k, marks=pytest.mark.slow) for k in ("multi-label", "classification")),
     ],
 )
-def test_a_task_from_a_table_to_predictions_and_an_export(run: Run, kind: str) -> None:
-    trained(run, kind)
+def test_a_task_from_a_table_to_predictions_and_an_export(
+    run: Run, trained: Callable[[str], None], kind: str
+) -> None:
+    trained(kind)
     metrics = KINDS[kind][2]
     chosen = ["--run", "runs/one"]
     evaluated = json.loads(run("eval", *chosen, "--json")[1])
@@ -267,8 +277,9 @@ def test_a_task_from_a_table_to_predictions_and_an_export(run: Run, kind: str) -
 
 
 @pytest.mark.slow
-def test_python_api_returns_scores_of_the_task(run: Run) -> None:
-    trained(run, "regression")
+@pytest.mark.usefixtures("run")
+def test_python_api_returns_scores_of_the_task(trained: Callable[[str], None]) -> None:
+    trained("regression")
     result = bertaccum.evaluate(run="runs/one")
     assert (result.task, result.pearson) == ("regression", result.scores["pearson"])
     with pytest.raises(AttributeError, match="an evaluation has no 'accuracy'"):
@@ -279,9 +290,8 @@ def test_python_api_returns_scores_of_the_task(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("temperature")
-def test_what_was_fitted_can_be_removed(run: Run) -> None:
-    trained(run, "multi-label")
+def test_what_was_fitted_can_be_removed(run: Run, trained: Callable[[str], None]) -> None:
+    trained("multi-label")
     eval_json = ["eval", "--run", "runs/one", "--json"]
     removed = json.loads(run(*eval_json, "--no-calibrate", "--thresholds", "0.5")[1])
     assert (removed["temperature"], removed["thresholds"]) == (1, [0.5] * 3)
@@ -292,8 +302,10 @@ def test_what_was_fitted_can_be_removed(run: Run) -> None:
     assert json.loads(run(*eval_json)[1])["thresholds"] == again["thresholds"]
 
 
-def test_options_that_do_not_suit_the_task_give_one_line(run: Run) -> None:
-    trained(run, "regression")
+def test_options_that_do_not_suit_the_task_give_one_line(
+    run: Run, trained: Callable[[str], None]
+) -> None:
+    trained("regression")
     write_pairs(Path("pairs.csv"))
     csv = ["--source", "csv", "--text-column", "one", "--label-column", "same"]
     assert run("prepare", *csv, "--train-file", "pairs.csv", "--out", "classes")[0] == 0

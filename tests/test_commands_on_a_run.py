@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,39 +17,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import write_small_task
+from small import copied
 
 import bertaccum
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.inference import predict
 from bertaccum.options.commands import PredictConfig, ReportConfig, TrainConfig
-from bertaccum.training.events import Evaluated, Finished, Updated
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train the run `runs/one` through the library, check its events, and return its folder."""
-    folder = tmp_path_factory.mktemp("use")
-    data = folder / "reviews"
-    write_small_task(data, train=40, dev=16, test=21)
-    events = list(
-        bertaccum.training_events(
-            data=str(data),
-            out=str(folder / "runs/one"),
-            model="bert-tiny",
-            init_checkpoint="none",
-            max_seq_length=16,
-            target_batch=8,
-            micro_batch=3,
-            epochs=8.0,
-            learning_rate=1e-3,
-            eval_every=0.5,
-        )
-    )
-    assert [e.update for e in events if isinstance(e, Updated)] == list(range(1, 41))
-    # eval_every=0.5 is half of the five updates of an epoch, rounded down.
-    assert [e.update for e in events if isinstance(e, Evaluated)] == list(range(2, 41, 2))
-    assert isinstance(events[-1], Finished)
-    return folder
+def folder(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the trained run, in which tests may add files."""
+    return copied(trained, tmp_path_factory.mktemp("use"))
 
 
 @pytest.fixture
@@ -83,7 +63,11 @@ def test_predict_agrees_with_eval(run: Any, folder: Path) -> None:
     assert all(sum(f["probabilities"].values()) == pytest.approx(1) for f in found)
 
 
-def test_predict_accepts_arguments_lines_and_columns(run: Any, folder: Path) -> None:
+def test_predict_accepts_arguments_lines_and_columns(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The model is loaded once, because this test is about the texts.
+    monkeypatch.setattr(predict, "TextClassifier", functools.cache(predict.TextClassifier))
     wanted = ["the food was good", "the food\twas bad"]
     _, out, _ = run("predict", "--run", "runs/one", *wanted)
     said = out.splitlines()
@@ -196,13 +180,14 @@ def test_texts_from_a_pipe_are_predicted_as_they_arrive(folder: Path) -> None:
         assert process.stdout.readline().endswith(f"\t{text}\n")
     process.stdin.close()
     assert process.wait() == 0
-    nothing = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
-    )
-    assert nothing.stdout == ""
-    assert nothing.stderr.endswith(
-        "note: standard input is empty, so there is nothing to predict\n"
-    )
+
+
+def test_empty_standard_input_is_noted(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        code, out, err = run("predict", "--run", "runs/one")
+    assert (code, out) == (0, "")
+    assert err.endswith("note: standard input is empty, so there is nothing to predict\n")
 
 
 def test_run_given_as_an_argument_is_explained(run: Any) -> None:
@@ -229,10 +214,10 @@ def test_runs_are_listed_and_shown(run: Any, folder: Path) -> None:
     assert shown["config"]["eval_every"] == 0.5
     assert shown["plan"]["accumulation_steps"] == 3
     _, out, _ = run("show", "runs/one")
-    assert "learning_rate: 0.001" in out
+    assert "learning_rate: 0.02" in out
     assert re.search(r"loss +\d\.\d{4} \(mean over the last 16 examples; last update \d\.", out)
     assert shown["config"].keys() == {
-        "data", "model", "init_checkpoint", "max_seq_length", "target_batch", "micro_batch",
+        "data", "bert_config", "init_checkpoint", "max_seq_length", "target_batch", "micro_batch",
         "epochs", "learning_rate", "eval_every",
     }  # fmt: skip
     assert shown["resolved"] == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,10 +21,12 @@ from bertaccum.options.other_names import explain_option
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.
 PAGES = {"explanation/accumulation": 5, "migration/estimator": 2, "migration/keras3": 2}
-# Runs each snippet in a process of its own, with two replicas even on a machine without GPUs.
+# Runs each snippet in a process of its own, with two replicas even on a machine without GPUs. What
+# the snippets import is loaded once.
 RUN = """
 import functools, json, os, sys
-import tensorflow as tf
+import tensorflow as tf, tf_keras
+import bertaccum.accumulation
 for snippet in json.load(sys.stdin):
     if not os.fork():
         cpu = tf.config.list_physical_devices("CPU")[0]
@@ -38,11 +41,13 @@ for snippet in json.load(sys.stdin):
 """
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_snippets_print_the_output_shown(page: str, tmp_path: Path) -> None:
-    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
-    snippets = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) == PAGES[page]
+@pytest.mark.slow
+def test_snippets_print_the_output_shown(tmp_path: Path) -> None:
+    texts = [(ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in PAGES]
+    form = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+    found = [form.findall(text) for text in texts]
+    assert [*map(len, found)] == [*PAGES.values()]
+    snippets = [*itertools.chain(*found)]
     done = subprocess.run(
         [sys.executable, "-c", RUN],
         input=json.dumps([code for code, _ in snippets]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from full_disk import full_disk
-from small import write_small_model, write_small_task
+from small import copied, write_small_model
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import main
@@ -98,23 +99,21 @@ def test_run_resumes_after_a_full_disk(run: Run, tmp_path: Path) -> None:
 
 # Commands that write files, the room for each file in bytes, and the message.
 WRITING = {
-    "report --run run --split dev --out page.html": (0, "page.html: File too large; check perm"),
-    "predict good --run run --results p.tsv": (0, "p.tsv: File too large; check permissions"),
-    "eval --run run --split dev": (0, "run/eval-dev.json: File too large; check permissions"),
-    "eval --run run --split dev --results e.txt": (0, "e.txt: File too large; check permissions"),
-    "compare run run --out data": (0, "data/compare.png: File too large; check permissions"),
-    "export --run run --out x --format huggingface": (6000, "x: cannot be written ("),
-    "export --run run --out x --format tflite": (0, "x: cannot be written (File too large); free"),
-    "export --run run --out x": (3000, "x: cannot be written ("),
-    "train --resume run --max-updates 2": (0, "run/.lock: cannot be written ("),
+    "report --split dev --out page.html": (0, "page.html: File too large; check permissions"),
+    "predict good --results p.tsv": (0, "p.tsv: File too large; check permissions"),
+    "eval --split dev": (0, "/eval-dev.json: File too large; check permissions"),
+    "eval --split dev --results e.txt": (0, "e.txt: File too large; check permissions"),
+    "compare runs/one runs/one --out runs": (0, "runs/compare.png: File too large; check perm"),
+    "export --out x --format huggingface": (6000, "x: cannot be written ("),
+    "export --out x --format tflite": (0, "x: cannot be written (File too large); free"),
+    "export --out x": (3000, "x: cannot be written ("),
+    "train --resume runs/one": (0, "runs/one/.lock: cannot be written ("),
 }
 
 
-def test_error_on_a_full_disk_names_the_file(run: Run, tmp_path: Path) -> None:
-    model = write_small_task(tmp_path / "data", train=8, dev=4)
-    options = ["--data", "data", "--bert-config", model, "--init-checkpoint", "none"]
-    options += ["--vocab", "data/vocab.txt", "--max-seq-length", 8, "--target-batch", 4]
-    assert run("train", *options, "--micro-batch", 4, "--max-updates", 1, "--out", "run")[0] == 0
+def test_error_on_a_full_disk_names_the_file(run: Run, trained: Path, tmp_path: Path) -> None:
+    copied(trained, tmp_path)
+    Path("runs/latest").symlink_to("one")
     before = sorted(path.name for path in tmp_path.iterdir())
     for command, (room, message) in WRITING.items():
         with full_disk(room):
@@ -149,19 +148,8 @@ AS_PEOPLE_WRITE = [
 ]
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("negative", "positive"),
-        pytest.param(("False", "True"), marks=pytest.mark.slow),
-        pytest.param((" 0", " 1"), marks=pytest.mark.slow),
-    ],
-)
-def test_unusual_texts_and_labels_can_be_trained_on(
-    run: Run, tmp_path: Path, names: tuple[str, str]
-) -> None:
-    import csv
-
+def prepare_unusual(run: Run, tmp_path: Path, names: tuple[str, str]) -> None:
+    """Prepare unusual texts with these labels, and check that the labels are kept."""
     with (tmp_path / "mine.csv").open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)  # The writer ends rows with CRLF.
         writer.writerow(["label", "text"])
@@ -171,6 +159,15 @@ def test_unusual_texts_and_labels_can_be_trained_on(
     assert code == 0, line
     manifest = json.loads((tmp_path / "data/manifest.json").read_text())
     assert [name.strip() for name in manifest["labels"]] == [name.strip() for name in names]
+
+
+@pytest.mark.parametrize("names", [("False", "True"), (" 0", " 1")])
+def test_unusual_labels_are_kept(run: Run, tmp_path: Path, names: tuple[str, str]) -> None:
+    prepare_unusual(run, tmp_path, names)
+
+
+def test_unusual_texts_can_be_trained_on(run: Run, tmp_path: Path) -> None:
+    prepare_unusual(run, tmp_path, ("negative", "positive"))
     vocabulary = tmp_path / "vocab.txt"
     letters = "abcdefghijklmnopqrstuvwxyz"
     vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *letters, *(f"##{c}" for c in letters)]))
@@ -204,27 +201,27 @@ class Hostile:
         return os.system, ("touch loaded",)
 
 
-def test_pickles_are_never_loaded(run: Run, tmp_path: Path) -> None:
+def test_pickles_are_never_loaded(run: Run, trained: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.zip"
     hostile.write_bytes(pickle.dumps(Hostile()))
-    assert run("prepare", "--source", "sample", "--out", "data")[0] == 0
-    good = ["train", "--data", "data", *small_model(tmp_path, tmp_path / "data/vocab.txt")]
+    copied(trained, tmp_path)
+    good = ["train", "--data", "reviews", *small_model(tmp_path, tmp_path / "reviews/vocab.txt")]
     for option in ("--config", "--vocab", "--init-checkpoint", "--bert-config"):
         at = good.index(option) if option in good else len(good)
         code, line = run(*good[:at], option, hostile, *good[at + 2 :], "--out", "never")
         assert (code, line.startswith("error: ")) == (2, True), (option, line)
-    assert run(*good, "--max-updates", 1, "--save-every", 1, "--out", "run")[0] == 0
-    (state,) = (tmp_path / "run/checkpoints").iterdir()
-    for path in (state / "position.json", state / "state.index", tmp_path / "run/inputs.json"):
+    folder = tmp_path / "runs/one"
+    state = max((folder / "checkpoints").iterdir())
+    for path in (state / "position.json", state / "state.index", folder / "inputs.json"):
         whole = path.read_bytes()
         path.write_bytes(hostile.read_bytes())
-        code, line = run("train", "--resume", "run", "--max-updates", 2)
+        code, line = run("train", "--resume", folder)
         assert (code, line.startswith("error: ")) == (2, True), (path, line)
         path.write_bytes(whole)
-    for path in (tmp_path / "run/best").iterdir():
+    for path in (folder / "best").iterdir():
         whole = path.read_bytes()
         path.write_bytes(hostile.read_bytes())
-        code, line = run("eval", "--run", "run", "--split", "dev")
+        code, line = run("eval", "--run", folder, "--split", "dev")
         assert code in (0, 2), (path, line)
         path.write_bytes(whole)
     assert not (tmp_path / "loaded").exists()

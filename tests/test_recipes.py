@@ -1,4 +1,4 @@
-"""Each recipe in configs/ trains a small model for a few updates on small data."""
+"""The recipes in configs/ are valid, and those with unusual options train a small model."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import pytest
 import yaml
 from small import write_small_task
 
-from bertaccum.cli.program import main
+from bertaccum.cli.program import cli, main
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
-
+# Each task, metric of the best checkpoint, fit of the decoding, and class weight; the other recipes
+# differ from these only in numbers.
+TRAINED = ["cola", "goemotions", "rare-class", "sick-entailment", "sick-relatedness", "yelp"]
 
 # The label of a review of class 0 or 1, for each kind of task.
 CELLS = {CLASSIFICATION: ["0", "1"], REGRESSION: ["1.5", "4.0"], MULTI_LABEL: ["0|1", "1"]}
@@ -35,7 +37,7 @@ def data(recipe: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", [ROOT / f"configs/{n}.yaml" for n in TRAINED], ids=TRAINED)
 def test_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
     smaller = {"data": data, "bert_config": data / "bert_config.json", "init_checkpoint": "none"}
     smaller |= {"micro_batch": 4, "max_seq_length": 16, "max_updates": 2, "out": tmp_path / "run"}
@@ -52,11 +54,11 @@ def test_recipe_trains(recipe: Path, data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipe_states_its_command(recipe: Path) -> None:
+def test_recipe_is_valid_and_states_its_command(recipe: Path) -> None:
     text = recipe.read_text(encoding="utf-8")
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
     assert f"bertaccum train --config configs/{recipe.name}" in header
-    TrainConfig(**yaml.safe_load(text))
+    cli.commands["train"].make_context("train", ["--config", str(recipe)])
     if recipe.stem == "yelp":
         other = {"micro_batch": 8, "learning_rate": 2e-5}
         defaults = TrainConfig(model="bert-small", init_checkpoint="bert-small", **other)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
@@ -15,10 +13,11 @@ import pytest
 import tensorflow as tf
 import yaml
 from simulated import Simulated
+from small import copied, write_small_model
 
 from bertaccum.bert.presets import PRESETS, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.cli.program import main
+from bertaccum.cli.program import cli, main
 from bertaccum.errors import BertAccumError
 from bertaccum.options.cards import CARDS
 from bertaccum.planning import measured_plan
@@ -27,6 +26,8 @@ from bertaccum.tasks.classification import Classification
 
 QUICK = ["--model", "bert-tiny", "--init-checkpoint", "none", "--max-seq-length", "16"]
 QUICK += ["--micro-batch", "4"]
+# The options of runs that train.
+SMALL = ["--bert-config", "reviews/bert_config.json", *QUICK[2:]]
 
 
 class Outcome:
@@ -52,11 +53,12 @@ def run(
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Return a data folder whose labels depend on one word of each text, with a vocabulary."""
+    """Return a data folder whose labels depend on one word of each text, with a small encoder."""
     folder = tmp_path / "reviews"
     folder.mkdir()
     words = ["the", "food", "was", "good", "bad"]
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n")
+    write_small_model(folder / "bert_config.json", folder / "vocab.txt")
     rows = [f"{i % 2}\tthe food was {('bad', 'good')[i % 2]}\n" for i in range(40)]
     for name, count in (("train", 40), ("dev", 16), ("test", 20)):
         (folder / f"{name}.tsv").write_text("label\ttext\n" + "".join(rows[:count]))
@@ -90,8 +92,8 @@ def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batc
 
 def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:
     trained = run(
-        *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *QUICK[:-2]),
-        *("--learning-rate", 1e-3, "--micro-batch", 3, "--cut", "count", "--json"),
+        *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *SMALL[:-2]),
+        *("--learning-rate", 2e-2, "--micro-batch", 3, "--cut", "count", "--json"),
     )
     assert (trained.code or 0) == 0
     summary = json.loads(trained.out)
@@ -108,7 +110,7 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
     assert wanted | {"examples_per_second"} <= set(metrics[0])
     assert [m["update"] for m in metrics] == list(range(1, 41))
     assert metrics[0]["learning_rate"] == 0
-    assert max(m["learning_rate"] for m in metrics) == pytest.approx(1e-3)
+    assert max(m["learning_rate"] for m in metrics) == pytest.approx(2e-2)
     assert [m["epoch"] for m in metrics] == [1 + i // 5 for i in range(40)]
     assert json.loads((folder / "plan.json").read_text()) == {
         "target_batch": 8,
@@ -165,7 +167,8 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
 
 def test_flag_overrides_config_file_and_file_overrides_default(run, data: Path) -> None:
     Path("recipe.yaml").write_text(
-        f"data: {data}\nmodel: bert-tiny\ninit-checkpoint: none\nmax_seq_length: 5\n"
+        f"data: {data}\nbert_config: reviews/bert_config.json\ninit-checkpoint: none\n"
+        "max_seq_length: 5\n"
         "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
     )
     first = run("train", "--config", "recipe.yaml", "--target-batch", 10, "--out", "first")
@@ -177,14 +180,10 @@ def test_flag_overrides_config_file_and_file_overrides_default(run, data: Path) 
     assert "out" not in config
     assert not Path("latest").exists()
 
-    second = run("train", "--config", "first/config.yaml", "--out", "second")
-    assert (second.code or 0) == 0
-    losses = [
-        [json.loads(line)["loss"] for line in Path(name, "metrics.jsonl").read_text().splitlines()]
-        for name in ("first", "second")
-    ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    assert len(losses[0]) == 3
+    # The file describes the same run again.
+    again = cli.commands["train"].make_context("train", ["--config", "first/config.yaml"]).params
+    assert {name: again[name] for name in config} == config
+    assert len(losses("first")) == 3
 
 
 TRAIN_MISTAKES = {
@@ -302,10 +301,10 @@ def test_error_in_config_file_names_the_row(run, mistake: str) -> None:
     check_error(run("train", "--config", "r.yaml"), message)
 
 
-def test_wrong_options_of_eval_give_one_error_line(run, data: Path) -> None:
+def test_wrong_options_of_eval_give_one_error_line(run, trained: Path, tmp_path: Path) -> None:
     check_error(run("eval"), "runs/latest: there is no run here; train first")
-    trained = run("train", "--data", data, "--max-updates", 1, "--target-batch", 8, *QUICK)
-    assert (trained.code or 0) == 0
+    copied(trained, tmp_path)
+    Path("runs/latest").symlink_to("one")
     check_error(run("eval", "--file", "absent.tsv"), "absent.tsv: there is no such file")
     check_error(run("eval", "--file", "a" * 300), "aaa: File name too long; check the path")
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
@@ -351,23 +350,13 @@ def test_error_message_contains_place_and_hint() -> None:
     assert str(BertAccumError("two\nlines")) == "two lines"
 
 
-@pytest.mark.parametrize("command", [[], ["prepare"], ["plan"], ["train"], ["eval"], ["export"]])
-def test_help_shows_examples_and_defaults(command: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bertaccum", *command, "-h"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"COLUMNS": "100"},
-        check=True,
-    )
-    assert "bertaccum train --target-batch 32 --micro-batch 8" in done.stdout or command in (
-        ["prepare"],
-        ["plan"],
-        ["eval"],
-        ["export"],
-    )
-    if command == ["train"]:
-        assert "[default: fits the model" in done.stdout
+def test_help_shows_examples_and_defaults(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for command in ([], ["train"]):
+        shown = run(*command, "--help")
+        assert (shown.code or 0, shown.err) == (0, "")
+        assert "bertaccum train --target-batch 32 --micro-batch 8" in shown.out
+    assert "[default: fits the model" in shown.out
 
 
 def losses(folder: str) -> list[float]:
@@ -377,7 +366,7 @@ def losses(folder: str) -> list[float]:
 
 @pytest.mark.slow
 def test_max_updates_keeps_earlier_updates_and_another_seed_changes_them(run, data: Path) -> None:
-    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *SMALL]
     run(*common, "--epochs", 2, "--out", "whole")
     run(*common, "--epochs", 2, "--out", "stopped", "--max-updates", 3)
     run(*common, "--epochs", 0.1, "--out", "seeded", "--seed", 1)
@@ -391,7 +380,7 @@ def test_best_folder_contains_weights_of_the_best_evaluation(
     run, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among equal evaluations the last one is the best; a later, worse one changes nothing."""
-    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *QUICK]
+    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *SMALL]
     run(*common, "--max-updates", 3, "--out", "three")
     scores = iter([0.5, 0.9, 0.9, 0.2])
     plain = Classification.scores
@@ -419,7 +408,7 @@ def test_best_folder_contains_weights_of_the_best_evaluation(
 @pytest.mark.slow
 def test_latest_links_to_the_last_run(run, data: Path) -> None:
     for _ in range(2):
-        run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *QUICK)
+        run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *SMALL)
     runs = sorted(path.name for path in Path("runs").iterdir() if not path.is_symlink())
     assert len(runs) == 2
     assert Path("runs/latest").resolve().name == runs[1]
@@ -428,7 +417,7 @@ def test_latest_links_to_the_last_run(run, data: Path) -> None:
 def test_diverging_run_fails(run, data: Path) -> None:
     outcome = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 1, "--warmup-fraction", 0),
-        *("--learning-rate", 1e30, "--out", "diverged", *QUICK),
+        *("--learning-rate", 1e30, "--out", "diverged", *SMALL),
     )
     assert outcome.code == 1
     message = "error: the loss on dev.tsv is not finite after update 5; lower --learning-rate"
@@ -463,15 +452,15 @@ DAMAGE = {
 }
 
 
-def test_error_names_the_damaged_file_of_a_run(run, data: Path) -> None:
-    run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
+def test_error_names_the_damaged_file_of_a_run(run, trained: Path, tmp_path: Path) -> None:
+    copied(trained, tmp_path)
     for name, (contents, message) in DAMAGE.items():
-        path = Path("r/best", name)
+        path = Path("runs/one/best", name)
         whole = path.read_bytes()
         path.write_bytes(contents)
-        check_error(run("eval", "--run", "r"), message)
+        check_error(run("eval", "--run", "runs/one"), message)
         path.write_bytes(whole)
-    assert Path("r/summary.json").stat().st_mode & 0o044 == 0o044 & ~os.umask(0o022)
+    assert Path("runs/one/summary.json").stat().st_mode & 0o044 == 0o044 & ~os.umask(0o022)
 
 
 def test_interruption_and_full_disk_give_one_error_line(
@@ -508,8 +497,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
 ) -> None:
     monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
     Simulated.started = []
-    common = ["--data", data, "--model", "bert-tiny", "--init-checkpoint", "none"]
-    common += ["--max-seq-length", 16, "--target-batch", 20]
+    common = ["--data", data, *SMALL[:-2], "--target-batch", 20]
     planned = run("plan", *common, "--recompute", "none")
     assert (planned.code or 0) == 0
     static = (
@@ -639,10 +627,9 @@ def test_models_lists_every_preset(run, tmp_path: Path, monkeypatch: pytest.Monk
     assert all(name in table for name in PRESETS)
 
 
-def test_error_escapes_control_characters_of_a_file_name(run, data: Path) -> None:
-    run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, "--out", "r", *QUICK)
+def test_error_escapes_control_characters_of_a_file_name(run, trained: Path) -> None:
     for name in ("no\x1b]0;x\x07\u202e\n.tsv", "no/two  spaces\x9b"):
-        outcome = run("eval", "--run", "r", "--file", name)
+        outcome = run("eval", "--run", trained / "runs/one", "--file", name)
         assert outcome.code == 2 and outcome.err.replace("\n", "").isprintable()
         shown = name.encode("unicode_escape").decode()
         assert outcome.err.splitlines()[-1].startswith(f"error: {shown}: there is no such file; ")

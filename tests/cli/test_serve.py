@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from small import write_small_task
 
 from bertaccum import api
 from bertaccum.cli.program import main
@@ -28,23 +27,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of one update."""
-    folder = tmp_path_factory.mktemp("serve")
-    encoder = write_small_task(folder / "data", train=4, dev=4)
-    api.train(
-        data=str(folder / "data"),
-        bert_config=str(encoder),
-        vocab=str(folder / "data/vocab.txt"),
-        init_checkpoint="none",
-        max_seq_length=8,
-        target_batch=4,
-        micro_batch=4,
-        max_updates=1,
-        out=str(folder / "run"),
-    )
-    return folder / "run"
+@pytest.fixture
+def run(trained: Path) -> Path:
+    """Return the folder of a run, which no test changes."""
+    return trained / "runs/one"
 
 
 @contextmanager

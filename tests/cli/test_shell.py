@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import get_completion_class
 
 from bertaccum.cli.program import cli
 
@@ -22,32 +24,49 @@ WANTED = {
 }
 
 
-def completed(shell: str, words: tuple[str, ...]) -> str:
-    environment = os.environ | {"_BERTACCUM_COMPLETE": f"{shell}_complete"}
-    if shell == "fish":
-        environment |= {"COMP_WORDS": " ".join(["bertaccum", *words]), "COMP_CWORD": words[-1]}
-    else:
-        line, number = " ".join(["bertaccum", *words]), str(len(words))
-        environment |= {"COMP_WORDS": line, "COMP_CWORD": number}
-    done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout
+def request(shell: str, *words: str) -> dict[str, str]:
+    """Return the environment variables with which a shell asks for completions."""
+    place = words[-1] if shell == "fish" else str(len(words))
+    line = " ".join(["bertaccum", *words])
+    return {"_BERTACCUM_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": place}
 
 
-@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
+Completed = Callable[..., str]
+
+
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch) -> Completed:
+    """Return a function that asks for completions as a shell does, and returns the output."""
+
+    def complete(shell: str, *words: str) -> str:
+        for name, value in request(shell, *words).items():
+            monkeypatch.setenv(name, value)
+        completion = get_completion_class(shell)
+        assert completion is not None
+        return completion(cli, {}, "bertaccum", "_BERTACCUM_COMPLETE").complete()
+
+    return complete
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_complete_commands_options_and_choices(shell: str) -> None:
+def test_shells_complete_commands_options_and_choices(shell: str, completed: Completed) -> None:
     for words, wanted in WANTED.items():
-        found = completed(shell, words)
+        found = completed(shell, *words)
         assert all(word in found for word in wanted), (words, found)
         others = {"train": "eval", "--precision": "--data", "mixed_bfloat16": "float32,"}
         assert not any(words[-1] and word in wanted and o in found for word, o in others.items())
 
 
-@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
 @pytest.mark.parametrize("option", ["--data", "--config", "--resume", "--out"])
-def test_shell_completes_files_and_folders(option: str) -> None:
-    assert completed("bash", ("train", option, "co")).startswith("file,")
+def test_shell_completes_files_and_folders(option: str, completed: Completed) -> None:
+    assert completed("bash", "train", option, "co").startswith("file,")
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not installed beside Python")
+def test_installed_program_completes_commands() -> None:
+    environment = os.environ | request("bash", "tr")
+    done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("plain,train\n", "")
 
 
 @pytest.mark.parametrize("command", sorted(cli.commands))
@@ -56,13 +75,11 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
     assert f"  bertaccum {command}" in context.get_help()
 
 
-def test_module_accepts_short_and_long_help_flags() -> None:
-    for flag in ("-h", "--help"):
-        done = subprocess.run(
-            [sys.executable, "-m", "bertaccum", "train", flag], capture_output=True, text=True
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "--target-batch" in done.stdout
+def test_module_is_the_program_and_has_a_short_flag_for_help() -> None:
+    command = [sys.executable, "-m", "bertaccum", "train", "-h"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--target-batch" in done.stdout
 
 
 STARTING = """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +21,8 @@ from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.inference.results import Prediction
+from bertaccum.inference.predict import TextClassifier
+from bertaccum.inference.results import EvalResult, Prediction
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.runs.folder import RunFolder
@@ -90,6 +94,10 @@ KINDS = {
 }
 
 
+# A classifier for each run that no test changes.
+loaded_once = functools.cache(TextClassifier)
+
+
 @dataclass(frozen=True)
 class Run:
     kind: Kind
@@ -124,6 +132,22 @@ class Run:
     @cached_property
     def predictions(self) -> list[Prediction]:
         return list(api.predict(self.given, run=str(self.folder.path)))
+
+    @cached_property
+    def evaluation(self) -> EvalResult:
+        """The evaluation on test.tsv."""
+        return api.evaluate(run=str(self.folder.path), keep=False)
+
+    def copied(self, target: Path) -> Run:
+        """Return a copy of the run that a test may change."""
+        source = self.folder.path.parent
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        config = target / "run/config.yaml"
+        config.write_text(config.read_text().replace(str(source), str(target)))
+        return Run(self.kind, RunFolder(target / "run"), target / "own.csv")
+
+
+RunOf = Callable[[str], Run]
 
 
 def write_table(path: Path, labels: list[str], columns: list[list[str]], separator: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs_of_tasks import KINDS, TEXTS, make_run, write_table
+from runs_of_tasks import TEXTS, RunOf, write_table
 from small import Notes
 
 from bertaccum.data.token_store import TokenStore
@@ -91,10 +91,10 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
     assert most_wrong(found, 1) == [first]
 
 
-def test_copy_of_a_prepared_file_has_the_same_texts(tmp_path: Path) -> None:
+def test_copy_of_a_prepared_file_has_the_same_texts(run_of: RunOf, tmp_path: Path) -> None:
     """If all texts are in quotes, they are part of the texts only in files that `prepare` wrote."""
-    kind = KINDS["calibrated"]
-    run = make_run(tmp_path, kind)
+    run = run_of("calibrated").copied(tmp_path)
+    kind = run.kind
     path, copy = tmp_path / "data/test.tsv", tmp_path / "copy.tsv"
     write_table(path, kind.cells, [[f'"{text}"' for text in TEXTS]], "\t")
     manifest = {"tool": TOOL, "source": "", "task": kind.labels.task}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs_of_tasks import KINDS, LENGTH, make_run, values
+from runs_of_tasks import LENGTH, RunOf, values
 
 from bertaccum import api
 
@@ -17,9 +17,11 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks/peers/hf_onnx.py"
 
 
 @pytest.mark.slow
-def test_onnx_runtime_gives_the_predictions(tmp_path: Path, transformers_python: Path) -> None:
-    run = make_run(tmp_path / "run", KINDS["pairs"])
-    model = api.export(run=str(run.folder.path), format="huggingface").folder
+def test_onnx_runtime_gives_the_predictions(
+    run_of: RunOf, tmp_path: Path, transformers_python: Path
+) -> None:
+    run, model = run_of("pairs"), tmp_path / "model"
+    api.export(run=str(run.folder.path), format="huggingface", out=str(model))
     (tmp_path / "texts.json").write_text(json.dumps(run.given))
     lengths = run.tokens["padding_mask"].sum(1)
     present = run.tokens["padding_mask"] > 0

@@ -14,19 +14,23 @@ import numpy as np
 import numpy_bert
 import pytest
 import tensorflow as tf
-from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, make_run, values
+from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, RunOf, loaded_once, values
 
 from bertaccum import api
 from bertaccum.errors import InputError
+from bertaccum.inference import predict
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run of each kind, whose files tests must not change."""
-    return make_run(tmp_path_factory.mktemp("run"), KINDS[request.param])
+# Each task, with single texts and pairs, and with and without a fitted decoding. Other tests of
+# this folder have classes of pairs.
+@pytest.fixture(params=["calibrated", "multi-label", "regression of pairs"])
+def run(request: pytest.FixtureRequest, run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a run of each kind, whose files tests must not change; its model is loaded once."""
+    monkeypatch.setattr(predict, "TextClassifier", loaded_once)
+    return run_of(request.param)
 
 
 def test_predictions_differ_and_have_the_fields_of_the_task(run: Run) -> None:
@@ -50,8 +54,7 @@ def test_predictions_differ_and_have_the_fields_of_the_task(run: Run) -> None:
 
 
 def test_evaluation_is_that_of_the_predictions(run: Run) -> None:
-    found, kind = run.predictions, run.kind
-    result = api.evaluate(run=str(run.folder.path), keep=False)
+    found, kind, result = run.predictions, run.kind, run.evaluation
     if kind.labels.task == REGRESSION:
         wanted = np.array(kind.cells, float)
         assert result.mse == pytest.approx(np.mean((values(found)[:, 0] - wanted) ** 2), rel=1e-5)
@@ -78,9 +81,7 @@ def test_evaluation_is_that_of_the_predictions(run: Run) -> None:
 
 
 def test_table_of_the_user_has_the_same_scores(run: Run) -> None:
-    split = api.evaluate(run=str(run.folder.path), keep=False)
-    own = api.evaluate(**run.options, keep=False)
-    assert own.scores == split.scores
+    assert api.evaluate(**run.options, keep=False).scores == run.evaluation.scores
     options = {k: v for k, v in run.options.items() if k != "label_separator"}
     assert list(api.predict(**options)) == run.predictions
 
@@ -151,24 +152,26 @@ def test_huggingface_folder_gives_the_predictions(run: Run, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_pipeline_of_transformers_gives_the_predictions(
-    run: Run, tmp_path: Path, transformers_python: Path
+    run_of: RunOf, tmp_path: Path, transformers_python: Path
 ) -> None:
     """The code in the model card runs as it is, except for the names in capitals."""
-    folder = tmp_path / "exported"
-    api.export(run=str(run.folder.path), format="huggingface", out=str(folder))
-    snippet = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
-    assert "FOLDER" in snippet
-    if run.kind.labels.pairs:
-        texts: list[Any] = [{"text": a, "text_pair": b} for a, b in run.given]
-    else:
-        texts = TEXTS
-    script = snippet.replace("FOLDER", str(folder)) + (
-        "import json\n"
-        f"found = classifier({texts!r}, truncation=True, top_k=None)\n"
-        f"names = {run.kind.labels.names or ['score']!r}\n"
-        "rows = [{own['label']: own['score'] for own in one} for one in found]\n"
-        "print(json.dumps([[row[name] for name in names] for row in rows]))\n"
-    )
+    runs, script = [run_of(kind) for kind in KINDS], ""
+    for number, run in enumerate(runs):
+        folder = tmp_path / str(number)
+        api.export(run=str(run.folder.path), format="huggingface", out=str(folder))
+        snippet = (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+        assert "FOLDER" in snippet
+        if run.kind.labels.pairs:
+            texts: list[Any] = [{"text": a, "text_pair": b} for a, b in run.given]
+        else:
+            texts = TEXTS
+        script += snippet.replace("FOLDER", str(folder)) + (
+            "import json\n"
+            f"found = classifier({texts!r}, truncation=True, top_k=None)\n"
+            f"names = {run.kind.labels.names or ['score']!r}\n"
+            "rows = [{own['label']: own['score'] for own in one} for one in found]\n"
+            "print(json.dumps([[row[name] for name in names] for row in rows]))\n"
+        )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [transformers_python, "-c", script],
@@ -178,8 +181,9 @@ def test_pipeline_of_transformers_gives_the_predictions(
         env=environment | {"HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 0, done.stderr
-    theirs = json.loads(done.stdout.splitlines()[-1])
-    np.testing.assert_allclose(theirs, values(run.predictions), atol=1e-4)
+    theirs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[[")]
+    for run, found in zip(runs, theirs, strict=True):
+        np.testing.assert_allclose(found, values(run.predictions), atol=1e-4)
 
 
 Program = Callable[..., tuple[int, str, str]]
@@ -213,9 +217,9 @@ def test_file_of_results_has_one_row_for_each_prediction(
 
 
 @pytest.fixture
-def several(tmp_path: Path) -> Run:
+def several(run_of: RunOf, tmp_path: Path) -> Run:
     """Return a run of several labels that a test may change."""
-    return make_run(tmp_path, KINDS["multi-label"])
+    return run_of("multi-label").copied(tmp_path)
 
 
 def test_unknown_label_of_several_is_named_with_its_row(several: Run, program: Program) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs_of_tasks import KINDS, VOCABULARY, make_run
+from runs_of_tasks import KINDS, VOCABULARY, RunOf
 from small import run_isolated
 
 from bertaccum import api
@@ -32,8 +32,8 @@ print(json.dumps({"refused": refused, "names": list(signatures), "found": found}
 """
 
 
-def test_model_of_tokens_needs_only_tensorflow(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", KINDS["calibrated"])
+def test_model_of_tokens_needs_only_tensorflow(run_of: RunOf, tmp_path: Path) -> None:
+    run = run_of("calibrated").copied(tmp_path)
     folders = []
     for inputs in ("text", "tokens"):
         result = api.export(run=str(run.folder.path), inputs=inputs)

@@ -12,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from runs_of_tasks import ENCODER, KINDS, LENGTH, WORDS, Run, make_run, values
+from runs_of_tasks import ENCODER, KINDS, LENGTH, WORDS, Run, RunOf, make_run, values
 
 from bertaccum import api
 from bertaccum.errors import ConfigError
 from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
 from bertaccum.tasks.model_files import ModelFiles
 
-# Hugging Face's models have this activation.
-ERF = dataclasses.replace(ENCODER, hidden_act="gelu_erf")
 # The converter quantizes only matrices of at least 1,024 numbers.
 WIDE = dataclasses.replace(ENCODER, hidden_size=32, intermediate_size=64)
 
@@ -49,8 +47,12 @@ def run_card(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", ["calibrated", "multi-label", "regression of pairs"])
-def test_model_gives_the_predictions_for_batches_of_any_size(name: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", KINDS[name], ERF if name == "multi-label" else ENCODER)
+def test_model_gives_the_predictions_for_batches_of_any_size(
+    name: str, run_of: RunOf, tmp_path: Path
+) -> None:
+    # Hugging Face's models have another activation.
+    erf = dataclasses.replace(ENCODER, hidden_act="gelu_erf")
+    run = make_run(tmp_path / "run", KINDS[name], erf) if name == MULTI_LABEL else run_of(name)
     folder = tmp_path / "exported"
     model = export_tflite(run, folder)
     outputs = served(model, run.tokens)
@@ -119,8 +121,8 @@ def test_options_of_other_formats_are_refused(options: dict[str, str], message: 
     assert message in str(caught.value)
 
 
-def test_folder_with_files_and_unknown_run_are_refused(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", KINDS["pairs"])
+def test_folder_with_files_and_unknown_run_are_refused(run_of: RunOf, tmp_path: Path) -> None:
+    run = run_of("pairs")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     with pytest.raises(ConfigError, match=r"full exists; delete an earlier export, or choose"):
@@ -130,8 +132,10 @@ def test_folder_with_files_and_unknown_run_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"format": "tflite"}, {"inputs": "tokens"}])
-def test_models_that_read_windows_are_refused(options: dict[str, str], tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", KINDS["calibrated"])
+def test_models_that_read_windows_are_refused(
+    options: dict[str, str], run_of: RunOf, tmp_path: Path
+) -> None:
+    run = run_of("calibrated").copied(tmp_path)
     path = run.folder.path / "config.yaml"
     path.write_text(path.read_text().replace("windows: 1\n", "windows: 4\n"))
     with pytest.raises(ConfigError) as caught:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-from small import write_small_task
+from small import copied
 
 
-@pytest.mark.slow
-def test_card_and_page_of_a_real_run(run) -> None:
-    model = write_small_task(Path("data"), train=16, dev=8, test=8)
-    trained = run(
-        *("train", "--data", "data", "--bert-config", model, "--init-checkpoint", "none"),
-        *("--target-batch", 8, "--micro-batch", 4, "--epochs", 1, "--max-seq-length", 16),
-    )
-    assert trained.code == 0, trained.err
-    folder = Path("runs/latest").resolve()
+def test_card_and_page_of_a_real_run(run, trained: Path, tmp_path: Path) -> None:
+    folder = copied(trained, tmp_path) / "runs/one"
+    Path("runs/latest").symlink_to("one")
     card = (folder / "model-card.md").read_text()
-    assert "| train.tsv | 16 rows, SHA-256 " in card
+    assert "| train.tsv | 40 rows, SHA-256 " in card
     assert "evaluated by `bertaccum eval`" not in card
-    assert str(Path.cwd()) not in card
+    assert str(trained) not in card
 
     assert run("eval").code == 0
     found = json.loads((folder / "eval-test.json").read_text())
     card = (folder / "model-card.md").read_text()
-    assert f"| test.tsv | 8 | {found['accuracy']:.4f} |" in card
+    assert f"| test.tsv | 21 | {found['accuracy']:.4f} |" in card
     assert str(Path.cwd()) not in card
 
     made = run("report", "--split", "test", "--out", "page.html")
@@ -41,7 +34,7 @@ def test_card_and_page_of_a_real_run(run) -> None:
     assert "the best model on test.tsv" in (folder / "report.html").read_text()
     assert run("report", "--split", "train").code == 0
     for name in ("dev", "test"):
-        Path(f"data/{name}.tsv").unlink()
+        Path(f"reviews/{name}.tsv").unlink()
     gone = run("report")
     assert gone.code == 2
-    assert "data/dev.tsv: there is no such file" in gone.err
+    assert "reviews/dev.tsv: there is no such file" in gone.err

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from local_service import LONG, Model, running, send
-from test_run_of_each_task import KINDS, OTHERS, TEXTS, Run, make_run, values
+from runs_of_tasks import OTHERS, TEXTS, RunOf, values
 
 from bertaccum.inference.predict import TextClassifier
 from bertaccum.inference.results import Prediction
@@ -20,19 +20,15 @@ from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import Labels
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run of each kind."""
-    return make_run(tmp_path_factory.mktemp("run"), KINDS[request.param])
-
-
 def as_json(found: list[Prediction]) -> list[dict[str, Any]]:
     """Return the records that `bertaccum predict --json` prints."""
     return [{k: v for k, v in vars(one).items() if v is not None} for one in found]
 
 
-def test_service_of_each_task_answers_like_predict(run: Run) -> None:
+@pytest.mark.parametrize("kind", ["calibrated", "multi-label", "regression of pairs"])
+def test_service_of_each_task_answers_like_predict(run_of: RunOf, kind: str) -> None:
     """Many clients at once get the predictions of their own texts, in order."""
+    run = run_of(kind)
     pairs = run.kind.labels.pairs
     given: list[Any] = list(TEXTS)
     if pairs:
