@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+from forked import output
 from small import write_small_task
 
 TRAINED_PREDICTED_EXPORTED = """
@@ -26,6 +25,4 @@ print([file for file in converted if "signature_wrapper" not in Path(file).read_
 def test_no_layer_is_converted_by_autograph(tmp_path: Path) -> None:
     """AutoGraph would convert layers and optimizers for seconds before the first update."""
     write_small_task(tmp_path / "reviews", train=8, dev=4)
-    command = [sys.executable, "-c", TRAINED_PREDICTED_EXPORTED]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines() == ["1", "[]"], done.stderr
+    assert output(TRAINED_PREDICTED_EXPORTED, cwd=tmp_path).splitlines() == ["1", "[]"]

@@ -10,8 +10,6 @@ import functools
 import gc
 import importlib
 import inspect
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from forked import output
 from official.nlp.optimization import AdamWeightDecay
 from tensorflow.python.distribute import collective_all_reduce_strategy
 
@@ -465,7 +464,7 @@ except tf.errors.UnavailableError as error:
 else:
     raise AssertionError("a reduction after the abort")
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    output(code)
 
 
 def test_graphs_with_forgotten_gradients_are_released() -> None:
@@ -504,4 +503,4 @@ for size in (3, 5):
 
     assert [x.numpy().tolist() for x in total()] == [[2.0] * size] * 2
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    output(code)

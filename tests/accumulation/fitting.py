@@ -1,19 +1,12 @@
-"""A small model fitted with a large batch and with accumulation; a test helper and a program.
+"""A small model fitted with a large batch and with accumulation.
 
-The program compares the two under a distribution strategy, which must be created before
-TensorFlow starts: `python fitting.py REPLICAS inner|outer|none|model|loop [overflow]
-[executions]`. The replicas are logical CPUs; with 0 replicas and a TF_CONFIG, the program is one
-of several workers. `inner`, `outer` and `none` place the loss scale. `model` accumulates with
-`accumulate_gradients` and with batches of different sizes; `executions` runs two of its batches
-per execution. `loop` uses the explicit interface instead of `fit`, with replicas of unequal
-shares. The program prints the largest weight difference, the number of updates, the sizes of the
-reductions over replicas in one trace (in elements), and the collectives in the graph.
+`main` compares the two under a distribution strategy. It needs a process of its own, because the
+strategy must be created before TensorFlow starts.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -154,7 +147,20 @@ def count_collectives(network: tf_keras.Model) -> str:
     return f"{elements} branches {[count for count in inside if count]}"
 
 
-def main(replicas: int, scale: str, overflow: bool, executions: int) -> None:
+def main(replicas: int, scale: str, overflow: bool = False, executions: int = 1) -> None:
+    """Print the largest difference of the weights, the number of updates, and the communication.
+
+    The latter are the sizes of the reductions over replicas in one trace (in elements), and the
+    collectives in the graph.
+
+    Args:
+      replicas: Number of logical CPUs; 0 for one of several workers, with a TF_CONFIG.
+      scale: Where the loss scale is: `inner`, `outer` or `none`. `model` accumulates with
+        `accumulate_gradients`, and with batches of different sizes. `loop` uses the explicit
+        interface instead of `fit`, with replicas of unequal shares.
+      overflow: Whether a target is infinite.
+      executions: Number of batches per execution, with `model`.
+    """
     strategy = make_strategy(replicas)
     # With `model`, windows have 15 examples in batches of 5, which two replicas cannot share
     # equally; the last window has 4 examples.
@@ -176,8 +182,3 @@ def main(replicas: int, scale: str, overflow: bool, executions: int) -> None:
     print(f"difference {difference:.3e} updates {updates} reduced {sorted(sizes)}")
     if network.train_tf_function is not None:
         print("collectives", count_collectives(network))
-
-
-if __name__ == "__main__":
-    more = sys.argv[3:]
-    main(int(sys.argv[1]), sys.argv[2], "overflow" in more, 2 if "executions" in more else 1)

@@ -1,16 +1,9 @@
-"""Tests that AccumBatchNormalization equals NumPy and BatchNormalization on whole windows.
-
-As a program, this file runs the parts that need two replicas, because a process must create its
-logical devices before TensorFlow is initialized.
-"""
+"""Tests that AccumBatchNormalization equals NumPy and BatchNormalization on whole windows."""
 
 from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from forked import output
 
 from bertaccum.accumulation import (
     AccumBatchNormalization,
@@ -545,7 +539,8 @@ def fit_on_replicas(strategy: tf.distribute.Strategy) -> list[Any]:
     return [statistics(model.layers[0])]
 
 
-def main() -> None:
+def on_two_replicas() -> None:
+    """Print results on two logical CPUs, which exist only in a process of its own."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -559,12 +554,7 @@ def main() -> None:
 
 @pytest.fixture(scope="module")
 def on_replicas() -> dict[str, Any]:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output("import test_batch_normalization as tests; tests.on_two_replicas()"))
 
 
 def test_synchronized_replicas_have_the_statistics_of_all_examples(on_replicas: Any) -> None:
@@ -589,7 +579,3 @@ def test_unsynchronized_replicas_keep_separate_statistics_and_read_their_mean(
 def test_fit_on_replicas_equals_whole_windows(on_replicas: Any) -> None:
     (result,) = on_replicas["fit"]
     assert_close(result, moved(windows(count=1, examples=13)), rtol=1e-5)
-
-
-if __name__ == "__main__":
-    main()

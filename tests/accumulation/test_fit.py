@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
+import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import fitting
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from forked import Forked
 
 from bertaccum import AccumulatingOptimizer
 from bertaccum.accumulation import AdaptiveClip, ClipByGlobalNorm, accumulate_gradients
@@ -30,9 +29,12 @@ def large_batch() -> np.ndarray:
     return fitting.fit(fitting.adamw, fitting.WINDOW)[0]
 
 
-@pytest.mark.parametrize("scale", ["none", "inner", "outer"])
+# Each place of the loss scale and each way to execute, and an outer scale, which has a conditional
+# of its own, in executions of several steps.
 @pytest.mark.parametrize(
-    "options", [{}, {"steps_per_execution": 2}, {"jit_compile": True}], ids=str
+    ("scale", "options"),
+    [("none", {"jit_compile": True}), ("inner", {}), ("outer", {"steps_per_execution": 2})],
+    ids=str,
 )
 def test_fit_equals_the_large_batch(
     large_batch: np.ndarray, scale: str, options: dict[str, object]
@@ -59,8 +61,12 @@ VARIANTS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Every optimizer, and every variant with each of the two kinds of optimizers that users choose.
+PAIRS = [(name, "ema") for name in OPTIMIZERS]
+PAIRS += [(name, variant) for name in ("SGD", "AdamW") for variant in VARIANTS if variant != "ema"]
+
+
+@pytest.mark.parametrize(("name", "variant"), PAIRS)
 def test_optimizer_equals_its_large_batch(name: str, variant: str) -> None:
     """Compare after eight updates of an embedding and a dense layer in float64."""
     rng = np.random.default_rng(0)
@@ -94,20 +100,14 @@ def test_optimizer_equals_its_large_batch(name: str, variant: str) -> None:
     np.testing.assert_allclose(train([0, 5, 10, 12]), whole, rtol=0, atol=1e-12)
 
 
-def start_program(
-    replicas: int, scale: str, *more: str, **environment: str
-) -> subprocess.Popen[str]:
-    root = str(Path(__file__).resolve().parents[2])
-    return subprocess.Popen(
-        [sys.executable, fitting.__file__, str(replicas), scale, *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": root} | environment,
-    )
+def start_program(replicas: int, scale: str, **options: object) -> Forked:
+    """Compare with the large batch in a process: see `fitting.main`."""
+    environment = options.pop("env", None)
+    code = f"import fitting; fitting.main({replicas}, {scale!r}, **{options})"
+    return Forked(code, env=environment)
 
 
-def check_program(process: subprocess.Popen[str], scale: str) -> str:
+def check_program(process: Forked, scale: str) -> str:
     out, errors = process.communicate(timeout=200)
     found = re.search(r"difference (\S+) updates (\d+) reduced (.*)", out)
     assert found, errors
@@ -137,12 +137,12 @@ def test_fit_on_replicas_equals_the_large_batch(replicas: int, scale: str) -> No
 
 @pytest.mark.slow
 def test_fit_on_replicas_with_two_steps_per_execution_equals_the_large_batch() -> None:
-    check_program(start_program(2, "model", "executions"), "model")
+    check_program(start_program(2, "model", executions=2), "model")
 
 
 @pytest.mark.parametrize("scale", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
 def test_overflow_on_the_second_replica_affects_all_replicas(scale: str) -> None:
-    check_program(start_program(2, scale, "overflow"), scale)
+    check_program(start_program(2, scale, overflow=True), scale)
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_fit_on_two_workers_equals_the_large_batch(scale: str) -> None:
     processes = []
     for index in range(2):
         task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        processes.append(start_program(0, scale, TF_CONFIG=json.dumps(task)))
+        processes.append(start_program(0, scale, env={"TF_CONFIG": json.dumps(task)}))
     try:
         for process in processes:
             out = check_program(process, scale)
@@ -164,7 +164,7 @@ def test_fit_on_two_workers_equals_the_large_batch(scale: str) -> None:
             assert scale == "loop" or re.search(r"collectives \[1(, 1)*\] branches \[1\]", out), out
     finally:
         for process in processes:
-            process.kill()
+            process.send_signal(signal.SIGKILL)
 
 
 STRATEGIES = {
@@ -173,8 +173,14 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("scale", ["none", "inner", "outer"])
+@pytest.mark.parametrize(
+    ("strategy", "scale"),
+    [
+        ("one device", "none"),
+        ("mirrored on one device", "inner"),
+        ("mirrored on one device", "outer"),
+    ],
+)
 def test_fit_under_a_strategy_with_one_device_equals_the_large_batch(
     large_batch: np.ndarray, strategy: str, scale: str
 ) -> None:
@@ -324,11 +330,9 @@ def test_flush_applies_a_partial_window(large_batch: np.ndarray) -> None:
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", ["inner", "outer"])
+# The last micro-step, which ends the window, and earlier ones.
 @pytest.mark.parametrize(
-    "bad",
-    [{3}, *(pytest.param(steps, marks=pytest.mark.slow) for steps in [{0}, {1}, {0, 2}])],
-    ids=str,
+    ("scale", "bad"), [("inner", {3}), ("outer", {3}), ("inner", {1}), ("outer", {0, 2})], ids=str
 )
 def test_overflow_skips_the_window_as_with_the_large_batch(scale: str, bad: set[int]) -> None:
     features, targets = fitting.data()
@@ -462,8 +466,8 @@ def test_nonfinite_gradients_are_skipped_raised_or_propagated() -> None:
         assert np.isnan(variable.numpy()) == (nonfinite == "propagate")
 
 
-@pytest.mark.parametrize("how", ["keras", "h5", "checkpoint"])
-@pytest.mark.parametrize("scale", [pytest.param("none", marks=pytest.mark.slow), "inner"])
+# Files in HDF5, and other optimizers, are in test_saving.py.
+@pytest.mark.parametrize(("how", "scale"), [("keras", "inner"), ("checkpoint", "inner")])
 def test_resume_from_a_partial_window_gives_identical_weights(
     tmp_path: Path, how: str, scale: str
 ) -> None:
@@ -495,8 +499,7 @@ def test_resume_from_a_partial_window_gives_identical_weights(
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
-@pytest.mark.parametrize("scale", ["none", "inner"])
-@pytest.mark.parametrize("how", ["weights", "savedmodel"])
+@pytest.mark.parametrize(("how", "scale"), [("weights", "none"), ("savedmodel", "inner")])
 def test_other_formats_keep_at_least_weights_and_settings(
     tmp_path: Path, how: str, scale: str
 ) -> None:

@@ -1,14 +1,8 @@
-"""Tests that a micro-batch is weighted by the divisor of its loss, for all kinds of masks.
-
-As a program, this file compares two replicas with one device.
-"""
+"""Tests that a micro-batch is weighted by the divisor of its loss, for all kinds of masks."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from forked import output
 
 from bertaccum import AccumulatingOptimizer
 from bertaccum.accumulation import accumulate_gradients
@@ -176,8 +171,9 @@ class Energies(layers.Layer):
         return inputs
 
 
-@pytest.mark.parametrize("functional", [True, False])
-@pytest.mark.parametrize("how", ["model", "optimizer", "bfloat16"])
+@pytest.mark.parametrize(
+    ("functional", "how"), [(True, "model"), (False, "optimizer"), (True, "bfloat16")]
+)
 def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, how: str) -> None:
     def fit(steps: int | None) -> list[np.ndarray]:
         tf_keras.utils.set_random_seed(0)
@@ -306,11 +302,7 @@ def test_outputs_with_the_same_mask_accumulate() -> None:
 
 @pytest.mark.slow
 def test_two_replicas_equal_one_device() -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    command = [sys.executable, __file__]
-    environment = os.environ | {"PYTHONPATH": root}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    differences = json.loads(done.stdout.splitlines()[-1])
+    differences = json.loads(output("import test_loss_weights as t; t.on_two_replicas()"))
     assert len(differences) == 2
     assert max(differences) < 1e-6
 
@@ -327,7 +319,7 @@ def test_losses_with_different_numbers_of_values_raise() -> None:
         fitted(build, TOKENS, targets, [Filtered(), "mse"], 4)
 
 
-def main() -> None:
+def on_two_replicas() -> None:
     """Print the weight differences between one device and two accumulating replicas."""
     strategy = fitting.make_strategy(2)
     differences = []
@@ -338,7 +330,3 @@ def main() -> None:
             cut = fitted(*case, steps=4).get_weights()
         differences.append(max(float(np.abs(a - b).max()) for a, b in zip(whole, cut, strict=True)))
     print(json.dumps(differences))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +24,10 @@ class Toy:
         self.kernel = tf.Variable(rng.normal(size=(FEATURES, 1)), dtype=tf.float32)
         self.table = tf.Variable(rng.normal(size=(5, FEATURES)), dtype=tf.float32)
         self.variables = [self.kernel, self.table]
-        self.ids = rng.integers(0, 5, (UPDATES, EXAMPLES)).astype(np.int32)
-        self.targets = rng.normal(size=(UPDATES, EXAMPLES)).astype(np.float32)
+        self.ids = tf.constant(rng.integers(0, 5, (UPDATES, EXAMPLES)), tf.int32)
+        self.targets = tf.constant(rng.normal(size=(UPDATES, EXAMPLES)), tf.float32)
 
-    def loss(self, update: int, rows: slice) -> tf.Tensor:
+    def loss(self, update: Any, rows: slice) -> tf.Tensor:
         features = tf.gather(self.table, self.ids[update, rows])
         error = tf.squeeze(features @ self.kernel, 1) - self.targets[update, rows]
         return tf.reduce_sum(error**2)
@@ -63,12 +64,14 @@ def run_accumulated(sizes: Sequence[int], transform: object = None) -> np.ndarra
     toy = Toy()
     optimizer = WindowOptimizer(adamw(), gradient_transform=transform)
 
-    @tf.function
-    def micro_step(update: int, start: int, end: int) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)] * 3)
+    def micro_step(update: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             loss = toy.loss(update, slice(start, end))
         gradients = tape.gradient(loss, toy.variables)
-        optimizer.accumulate(zip(gradients, toy.variables, strict=True), weight=end - start)
+        optimizer.accumulate(
+            zip(gradients, toy.variables, strict=True), tf.cast(end - start, tf.float32)
+        )
 
     apply = tf.function(optimizer.apply)
     for update in range(UPDATES):
@@ -114,8 +117,7 @@ def accumulate(optimizer: WindowOptimizer, toy: Toy, scale: float) -> None:
     optimizer.accumulate(zip(gradients, toy.variables, strict=True), weight=EXAMPLES)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize(("bad", "position"), [(np.nan, 0), (np.inf, 1), (np.nan, 2)])
 def test_nonfinite_micro_step_skips_the_whole_window(bad: float, position: int) -> None:
     toy, optimizer = Toy(), WindowOptimizer(adamw())
     before = weights(toy)
@@ -174,8 +176,7 @@ def test_inner_loss_scale_does_not_change_the_update() -> None:
 HEADS = ["l l", "r r", "l l", "lr lr", "l lr l", "r r"]
 
 
-@pytest.mark.parametrize("traced", [True, False])
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(("traced", "scaled"), [(True, True), (False, False)])
 def test_variables_without_gradient_in_a_window_do_not_change(traced: bool, scaled: bool) -> None:
     """Zero gradients would change the moments."""
     rng = np.random.default_rng(0)

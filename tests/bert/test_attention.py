@@ -59,10 +59,17 @@ def outputs(model: Attention, x: tf.Tensor, mask: tf.Tensor, training: bool) -> 
     return output_and_gradients(model, x, call)
 
 
-@pytest.mark.parametrize("queries", [LENGTH, 1])
-@pytest.mark.parametrize(("training", "dropout"), [(True, 0.0), (True, 0.3), (False, 0.3)])
+# Float64 shows an error in the formulas, with dropout or without, for all queries or the first one.
 @pytest.mark.parametrize(
-    ("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5), ("mixed_bfloat16", 0.2)]
+    ("dtype", "bound", "training", "dropout", "queries"),
+    [
+        ("float64", 1e-12, True, 0.0, 1),
+        ("float64", 1e-12, True, 0.3, LENGTH),
+        ("float64", 1e-12, False, 0.3, LENGTH),
+        ("float32", 1e-5, True, 0.3, 1),
+        ("float32", 1e-5, False, 0.3, 1),
+        ("mixed_bfloat16", 0.2, True, 0.3, LENGTH),
+    ],
 )
 def test_values_and_gradients_match_keras(
     monkeypatch: pytest.MonkeyPatch,

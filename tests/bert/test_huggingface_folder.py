@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -79,12 +80,32 @@ def find(folder: Path, **options: Any) -> ModelSource:
     return find_model(TrainConfig(**options), lambda *_: None)
 
 
-def loaded(folder: Path) -> Any:
+def loaded(folder: Path, encoder: tf_keras.Model | None = None) -> tf_keras.Model:
+    """Return a new encoder, or the given one, with the weights in a folder."""
     source = find(folder)
     assert source.checkpoint is not None and source.format is not None
-    encoder = build_encoder(source.encoder)
+    encoder = encoder or build_encoder(source.encoder)
     load_encoder(encoder, source.format, source.checkpoint)
     return encoder
+
+
+@functools.cache
+def shared_encoder() -> tf_keras.Model:
+    return build_encoder(SMALL)
+
+
+def loaded_weights(folder: Path) -> list[np.ndarray]:
+    """Return the weights in a folder, all of which must be loaded."""
+    encoder = shared_encoder()
+    for weight in encoder.weights:
+        weight.assign(tf.fill(weight.shape, np.nan))
+    return loaded(folder, encoder).get_weights()
+
+
+@pytest.fixture(scope="module")
+def weights(written: Path) -> list[np.ndarray]:
+    """Return the weights in `folder` before a test changes it."""
+    return loaded_weights(written)
 
 
 def inputs() -> tuple[np.ndarray, np.ndarray]:
@@ -175,11 +196,12 @@ def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> Tensors:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_other_file_variants_hold_the_same_weights(folder: Path, form: str) -> None:
-    before = loaded(folder).get_weights()
+def test_other_file_variants_hold_the_same_weights(
+    folder: Path, weights: list[np.ndarray], form: str
+) -> None:
     rewrite(folder, FORMS[form])
     bound = {"float16": 1e-3, "bfloat16": 1e-2}.get(form, 0)
-    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+    for one, other in zip(weights, loaded_weights(folder), strict=True):
         np.testing.assert_allclose(one, other, rtol=bound, atol=bound)
 
 
@@ -191,13 +213,10 @@ def test_head_beside_a_wrapped_encoder_is_found(folder: Path, form: str) -> None
     assert all(map(np.array_equal, before, after))
 
 
-def test_weights_in_several_files_are_those_of_one(folder: Path) -> None:
-    before, head = (
-        loaded(folder).get_weights(),
-        read_head(HUGGINGFACE, folder / "model.safetensors"),
-    )
+def test_weights_in_several_files_are_those_of_one(folder: Path, weights: list[np.ndarray]) -> None:
+    head = read_head(HUGGINGFACE, folder / "model.safetensors")
     split(folder, 3)
-    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+    for one, other in zip(weights, loaded_weights(folder), strict=True):
         np.testing.assert_array_equal(one, other)
     source = find(folder, keep_head=True)
     assert source.checkpoint == folder / INDEX
@@ -208,31 +227,34 @@ def test_weights_in_several_files_are_those_of_one(folder: Path) -> None:
     assert resume._weights_digest(source) != digest
 
 
-@pytest.mark.parametrize("older", [False, True])
-@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model", "checkpoint.model"])
+@pytest.mark.parametrize(
+    ("key", "older"),
+    [
+        *(("model_state_dict", False), ("state_dict", True)),
+        *(("model", False), ("checkpoint.model", True)),
+    ],
+)
 def test_pytorch_checkpoint_of_a_training_script_holds_the_same_weights(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, older: bool, key: str
+    folder: Path, weights: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, older: bool, key: str
 ) -> None:
-    before = loaded(folder).get_weights()
     held = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     wrapped = {f"module.{name}": t for name, t in held.items()}
     write_torch(folder / "pytorch_model.bin", wrapped, monkeypatch, older, within=key)
-    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+    for one, other in zip(weights, loaded_weights(folder), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("older", [False, True])
 def test_pytorch_model_holds_the_same_weights(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+    folder: Path, weights: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
-    before = loaded(folder).get_weights()
     path = folder / "pytorch_model.bin"
     write_torch(path, load_file(folder / "model.safetensors"), monkeypatch, older)
     assert find(folder).checkpoint == folder / "model.safetensors"
     (folder / "model.safetensors").unlink()
     assert find(folder).identity_file == path
-    for one, other in zip(before, loaded(folder).get_weights(), strict=True):
+    for one, other in zip(weights, loaded_weights(folder), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -479,8 +501,14 @@ def test_transformers_computes_the_same_logits_from_our_folder(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh"])
-@pytest.mark.parametrize("kind", ["BertModel", "BertForSequenceClassification", "BertForMaskedLM"])
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [
+        ("gelu", "BertModel"),
+        ("gelu_new", "BertForSequenceClassification"),
+        ("gelu_pytorch_tanh", "BertForMaskedLM"),
+    ],
+)
 def test_encoder_matches_transformers_on_its_folders(
     from_transformers: Path, kind: str, act: str
 ) -> None:

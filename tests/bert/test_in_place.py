@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from forked import output
 
 LOADED = """
 import sys
@@ -32,9 +32,4 @@ for weight, copies in zip(saved.weights, map(_tf_compat.components, loaded.weigh
 
 
 def test_weights_reach_every_replica(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LOADED, str(tmp_path / "bert_model.ckpt")]
-    # The helpers of the tests are beside this folder.
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1]
-    )
-    assert done.returncode == 0, done.stderr
+    output(LOADED, tmp_path / "bert_model.ckpt")

@@ -5,10 +5,8 @@ TensorFlow accepts a limit only before it starts, so each test runs in its own p
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from forked import output
 
 from bertaccum.distribution.device_memory import memory_for_tensors
 from bertaccum.errors import ConfigError
@@ -25,9 +23,7 @@ MIB = 2**20
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return output(START + code)
 
 
 def test_limit_and_peak_of_allocated_memory() -> None:

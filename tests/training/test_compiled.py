@@ -23,9 +23,9 @@ from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, clip_norm=0.2, weight_decay=0.01)
-UPDATES = 10
-# The longest example has 20 tokens. Each window is padded to other shapes than the one before.
-PADDED = [[(12, 20), (12, 24), (12, 20)], [(14, 24), (12, 24), (12, 24)]]
+UPDATES = 4
+# The longest example has 20 tokens. Each window is padded to another shape than the one before.
+PADDED = [[(12, 20)] * 3, [(14, 24)] * 3]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ def window_of(store: TokenStore, number: int, padded: Sequence[tuple[int, int]] 
 
 
 def trained(store: TokenStore, case: Case, compile: bool) -> list[np.ndarray]:
-    """Return the weights, and what the optimizer and the noise scale keep, after ten updates."""
+    """Return the weights, and what the optimizer and the noise scale keep, after some updates."""
     tf_keras.utils.set_random_seed(1)
     encoder = build_encoder(TINY, case.dropout)
     config = dataclasses.replace(CONFIG, **case.options)
@@ -121,7 +121,7 @@ def test_updates_equal_those_of_uncompiled_steps(store: TokenStore, name: str) -
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
 
 
-def small(precision: str = "float32", steps: int = 3) -> tuple[Any, Any, Any]:
+def small(precision: str = "float32") -> tuple[Any, Any, Any]:
     """Return a model, its optimizer and a compiled update."""
     tf_keras.utils.set_random_seed(1)
     tf_keras.mixed_precision.set_global_policy(precision)
@@ -129,15 +129,14 @@ def small(precision: str = "float32", steps: int = 3) -> tuple[Any, Any, Any]:
         model = build_classifier(build_encoder(TINY, 0.1), TINY, 2, 0.1)
     finally:
         tf_keras.mixed_precision.set_global_policy("float32")
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, precision=precision), UPDATES, steps)
-    update = make_update(CLASSIFICATION, model, optimizer, 0, steps > 1, compile=True)
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, precision=precision), UPDATES, 3)
+    update = make_update(CLASSIFICATION, model, optimizer, 0, True, compile=True)
     return model, optimizer, update
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_empty_window_changes_nothing(store: TokenStore, steps: int) -> None:
+def test_empty_window_changes_nothing(store: TokenStore) -> None:
     """A run compiles its steps with such windows."""
-    model, optimizer, update = small(steps=steps)
+    model, optimizer, update = small()
     optimizer.build(model.trainable_variables)
     own = [optimizer.step, optimizer.skipped_windows, *optimizer.accumulators]
     kept = [*model.variables, *optimizer.inner.variables, *own]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from forked import output
 
 pytestmark = pytest.mark.slow
 
@@ -116,20 +114,15 @@ assert peaks["layer"] < 0.7 * peaks["none"], peaks
 """
 
 
-def run(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", COMMON + program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def test_out_of_memory_in_a_compiled_micro_step_does_not_change_the_update() -> None:
-    run(OUT_OF_MEMORY)
+    output(COMMON + OUT_OF_MEMORY)
 
 
 def test_compiled_updates_write_variables_in_place() -> None:
     """The peak contains no second copy of the weights, the moments or the sums."""
-    run(IN_PLACE)
+    output(COMMON + IN_PLACE)
 
 
 def test_compiled_recomputation_saves_memory() -> None:
     """XLA does not merge the second forward pass with the first."""
-    run(RECOMPUTATION)
+    output(COMMON + RECOMPUTATION)

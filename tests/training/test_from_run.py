@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,31 @@ class Begun:
     model: tf_keras.Model
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Begun:
-    bert_config = write_small_task(tmp_path / "reviews", train=16, dev=4)
-    folder = RunFolder(tmp_path / "runs/first.v2")
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    place = tmp_path_factory.mktemp("original")
+    bert_config = write_small_task(place / "reviews", train=16, dev=4)
+    folder = RunFolder(place / "runs/first.v2")
     config = TrainConfig(
-        data=str(tmp_path / "reviews"),
+        data=str(place / "reviews"),
         bert_config=str(bert_config),
         init_checkpoint="none",
         max_seq_length=16,
     )
     source = find_model(config, silent)
-    (tmp_path / "runs").mkdir()
+    folder.path.parent.mkdir()
     folder.create(config, {})
     model = scatter(build_model(config, source, 2))
     files = ModelFiles(source.encoder, source.vocabulary, LABELS)
     save_best(model, files, Evaluated(3, True, {"accuracy": 0.5, "loss": 0.6}), folder)
     return Begun(folder.path, model)
+
+
+@pytest.fixture
+def begun(original: Begun, tmp_path: Path) -> Begun:
+    """Return a copy of the run, which a test may change, and the same model."""
+    shutil.copytree(original.path.parents[1], tmp_path, dirs_exist_ok=True)
+    return Begun(tmp_path / "runs" / original.path.name, original.model)
 
 
 def config_of(begun: Begun, **options: Any) -> TrainConfig:
@@ -71,10 +80,13 @@ def run_inputs(config: TrainConfig, labels: Labels) -> tuple[ModelSource, RunInp
 
 
 def test_weights_of_a_run_that_are_not_finite_are_refused(begun: Begun) -> None:
-    begun.model.weights[-1].assign([0.0, np.nan])
     files = ModelFiles.read(begun.path / "best")
     evaluated = Evaluated(3, True, {"accuracy": 0.5, "loss": 0.6})
+    bias = begun.model.weights[-1]
+    kept = bias.numpy()
+    bias.assign([0.0, np.nan])
     save_best(begun.model, files, evaluated, RunFolder(begun.path))
+    bias.assign(kept)
     config = config_of(begun)
     source, inputs = run_inputs(config, LABELS)
     for load in (

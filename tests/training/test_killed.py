@@ -1,4 +1,4 @@
-"""Signals and kills at random moments, on the real program in separate processes."""
+"""Signals and kills at random moments, on the program in separate processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import PROGRAM, Forked
 from resuming import result
 from small import write_small_model
 
@@ -22,7 +23,7 @@ from bertaccum.system.files import read_text
 from bertaccum.system.progress import silent
 from data_prep.preparation import prepare
 
-Start = Callable[..., subprocess.Popen]
+Start = Callable[..., Forked]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +39,7 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(reviews: Path, tmp_path: Path) -> Start:
     """Return a function that starts the program in the test's own folder."""
     (tmp_path / "data").symlink_to(reviews)
-
-    def run(*arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", "bertaccum", *map(str, arguments)]
-        return subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-
-    return run
+    return lambda *arguments: Forked(PROGRAM, *arguments, cwd=tmp_path)
 
 
 def new_run(name: str, **options: object) -> list[object]:
@@ -60,7 +56,7 @@ def updates_of(run: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def wait_for(process: subprocess.Popen, run: Path, updates: int) -> None:
+def wait_for(process: Forked, run: Path, updates: int) -> None:
     """Wait until this many updates are logged, or the process ends."""
     while process.poll() is None and updates_of(run) < updates:
         time.sleep(0.01)
@@ -148,8 +144,10 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     assert "digest" in read_text(folder / "update-1/position.json")
 
 
-def test_signal_during_preparation_leaves_no_files(start: Start, tmp_path: Path) -> None:
-    process = start(*new_run("run"))
+def test_signal_during_preparation_leaves_no_files(reviews: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").symlink_to(reviews)
+    command = [sys.executable, "-m", "bertaccum", *map(str, new_run("run"))]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()
     os.kill(process.pid, signal.SIGTERM)

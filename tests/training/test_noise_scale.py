@@ -123,13 +123,7 @@ def train(
     return fields, np.concatenate([w.numpy().ravel() for w in model.trainable_variables])
 
 
-@pytest.mark.parametrize(
-    ("micro_batch", "offload"),
-    [
-        (8, "none"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [(16, "none"), (8, "all")]),
-    ],
-)
+@pytest.mark.parametrize(("micro_batch", "offload"), [(8, "none"), (16, "all")])
 def test_estimates_do_not_depend_on_micro_batches_or_offloading(
     store: TokenStore, micro_batch: int, offload: str
 ) -> None:

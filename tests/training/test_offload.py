@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import output
 from small import CLASSIFICATION, TINY, write_small_task
 from test_step import CONFIG
 
@@ -89,10 +88,20 @@ def assert_identical(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.fixture(scope="module")
+def plain(store: TokenStore) -> list[np.ndarray]:
+    """Return the result of training with all state on the device."""
+    return train(store, "none")
+
+
 @pytest.mark.parametrize("what", OFFLOAD[1:])
-@pytest.mark.parametrize("micro_batch", [8, pytest.param(32, marks=pytest.mark.slow)])
-def test_updates_are_identical(store: TokenStore, what: str, micro_batch: int) -> None:
-    assert_identical(train(store, what, micro_batch), train(store, "none", micro_batch))
+def test_updates_are_identical(store: TokenStore, plain: list[np.ndarray], what: str) -> None:
+    assert_identical(train(store, what), plain)
+
+
+@pytest.mark.slow
+def test_updates_of_one_micro_step_are_identical(store: TokenStore) -> None:
+    assert_identical(train(store, OFFLOAD[-1], 32), train(store, "none", 32))
 
 
 def test_clipped_updates_differ_only_by_rounding(store: TokenStore) -> None:
@@ -101,18 +110,29 @@ def test_clipped_updates_differ_only_by_rounding(store: TokenStore) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
+# Each precision and rung, and a state that moves in the middle of the run, also with a loss scale.
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
-def test_updates_are_identical_with_a_skipped_window(store: TokenStore, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "moves"),
+    [
+        ("float32", [("moments", 0)]),
+        ("mixed_float16", [("all", 0), ("all", 5)]),
+        ("mixed_bfloat16", [("all", 5)]),
+    ],
+)
+def test_updates_are_identical_with_a_skipped_window(
+    store: TokenStore, precision: str, moves: list[tuple[str, int]]
+) -> None:
     options = {"precision": precision, "spoiled": 3, "recompute": "layer"}
     plain = train(store, "none", **options)
-    for what in OFFLOAD[1:]:
-        assert_identical(train(store, what, **options), plain)
-    assert_identical(train(store, OFFLOAD[-1], moved_after=5, **options), plain)
+    for what, after in moves:
+        assert_identical(train(store, what, moved_after=after, **options), plain)
 
 
-def test_half_precision_accumulators_become_float32_on_the_host(store: TokenStore) -> None:
-    assert_identical(train(store, "all", accumulator_dtype="bfloat16"), train(store, "none"))
+def test_half_precision_accumulators_become_float32_on_the_host(
+    store: TokenStore, plain: list[np.ndarray]
+) -> None:
+    assert_identical(train(store, "all", accumulator_dtype="bfloat16"), plain)
 
 
 def trained(folder: Path, name: str, **options: Any) -> dict[str, Any]:
@@ -133,6 +153,14 @@ def arrays(run: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Return the last checkpoint of a run without interruption, on the device alone."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_small_task(folder / "reviews", train=24, dev=8)
+    return trained(folder, "whole")
+
+
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -143,9 +171,10 @@ def arrays(run: Path) -> dict[str, np.ndarray]:
         ),
     ],
 )
-def test_resumed_run_may_offload_something_else(tmp_path: Path, first: str, then: str) -> None:
+def test_resumed_run_may_offload_something_else(
+    tmp_path: Path, whole: dict[str, np.ndarray], first: str, then: str
+) -> None:
     write_small_task(tmp_path / "reviews", train=24, dev=8)
-    whole = trained(tmp_path, "whole")
     trained(tmp_path, "halves", offload=first, max_updates=2)
     api.train(resume=str(tmp_path / "halves"), offload=then, max_updates=4)
     resumed = arrays(tmp_path / "halves")
@@ -249,9 +278,7 @@ print(peak_memory_bytes() / sum(v.numpy().nbytes for v in model.variables))
 @pytest.mark.slow
 def test_gradients_wait_for_a_slow_host() -> None:
     """At most two of eight layers have gradients on the device while the host adds."""
-    command = [sys.executable, "-c", SLOW_HOST]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert 1.0 < float(done.stdout) < 1.6
+    assert 1.0 < float(output(SLOW_HOST)) < 1.6
 
 
 MEMORY = """
@@ -292,10 +319,7 @@ print(json.dumps(peaks))
 @pytest.mark.slow
 def test_device_holds_only_what_is_not_offloaded() -> None:
     """The unit is the memory of the weights; most of them are embeddings."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
-    )
-    none, moments, everything = json.loads(done.stdout)
+    none, moments, everything = json.loads(output(MEMORY))
     assert 4.0 < none < 5.2
     assert 2.0 < moments < 3.2
     assert 1.0 < everything < 1.6

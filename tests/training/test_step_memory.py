@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import output
 from small import CLASSIFICATION, TINY
 from test_planner import job
 from test_step import CONFIG
@@ -137,10 +136,7 @@ print(before, device_memory.peak_memory_bytes() - used, device_memory._can_alloc
 def test_restoring_does_not_fragment_memory(tmp_path: Path) -> None:
     """Free memory stays in one block, and reading restored weights makes no copy of them."""
     (tmp_path / "checkpoints").mkdir()
-    command = [sys.executable, "-c", RESTORING, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    before, copied, still_in_one_piece = done.stdout.split()
+    before, copied, still_in_one_piece = output(RESTORING, tmp_path).split()
     assert int(before) > 60
     assert int(copied) < 2**20
     assert still_in_one_piece == "True"

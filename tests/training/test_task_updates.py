@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from forked import SEVERAL_RUNS, output
 from scripted import Failing, under
 from small import TINY, scatter, write_small_task
 
@@ -120,14 +118,11 @@ CASES = {
 }
 # Together, these cases have all tasks and both kinds of weights.
 FEW = ("multi-label", "weighted pairs of scores", "all weights")
-# Out of memory is tried at each of four micro-steps for the tasks, and at one for the other cases.
-POSITIONS = {name: [5, 6, 7, 8] for name in ("single", "pair", "regression", "multi-label")} | {
-    "row weights": [5],
-    "class weights": [6],
-    "smoothed": [7],
-    "weighted pairs of scores": [8],
-    "all weights": [6],
-}
+# Every case with one size of micro-batches; those with a task or weights of their own with each.
+SIZES = [(name, (12, 1, 32)[number % 3]) for number, name in enumerate(CASES)]
+SIZES += [(name, size) for name in FEW for size in (1, 12, 32)]
+# Out of memory at each of the four micro-steps of an update, with each task and all weights.
+POSITIONS = {"single": 5, "pair": 6, "regression": 7, "multi-label": 8, "all weights": 6}
 
 
 def row_weight(row: int) -> float:
@@ -209,8 +204,7 @@ def references(store: TokenStore) -> Callable[[Case], tuple[np.ndarray, list[flo
     ("name", "micro_batch"),
     [
         pytest.param(name, n, marks=[] if n == 12 and name in FEW else pytest.mark.slow)
-        for name in CASES
-        for n in (1, 12, 32)
+        for name, n in dict.fromkeys(SIZES)
     ],
 )
 def test_same_updates_for_any_micro_batch(
@@ -228,7 +222,7 @@ def test_same_updates_for_any_micro_batch(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "all weights" else pytest.mark.slow) for n in CASES]
+    "name", [pytest.param(n, marks=[] if n == "all weights" else pytest.mark.slow) for n in FEW]
 )
 def test_same_updates_if_steps_are_compiled(store: TokenStore, references: Any, name: str) -> None:
     case, shapes = CASES[name], [(8, 12), (12, 20)]
@@ -307,9 +301,11 @@ def weights_of(out: Path) -> np.ndarray:
     return flat(load_trained(out).model)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "position"), POSITIONS.items())
 @pytest.mark.slow
-def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: str) -> None:
+def test_out_of_memory_kill_and_resume_change_no_update(
+    tmp_path: Path, name: str, position: int
+) -> None:
     """With dropout: the run is killed before update 4 is saved; update 5 runs out of memory."""
     case = CASES[name]
     data = write_case(tmp_path / "data", case)
@@ -324,34 +320,24 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: st
             break
     events.close()
     # Updates 4 and 5 have four micro-steps; memory runs out at one of those of update 5.
-    for position in POSITIONS[name]:
-        out = shutil.copytree(killed, tmp_path / str(position))
-        again = under(Failing({position}, training=True), resume(out, {}, silent))
-        assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
-        np.testing.assert_allclose(weights_of(out), expected, rtol=0, atol=1e-5)
+    again = under(Failing({position}, training=True), resume(killed, {}, silent))
+    assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
+    np.testing.assert_allclose(weights_of(killed), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
-    """With dropout, in a process with two virtual devices and one with one."""
-    cases = {name: CASES[name] for name in FEW}
-    folders = {name: write_case(tmp_path / name, case) for name, case in cases.items()}
+    """With dropout, in a process with two virtual devices; also if steps are compiled."""
+    folders = {name: write_case(tmp_path / name, CASES[name]) for name in FEW}
 
-    def start(replicas: int, compile: str = "off") -> None:
-        options = {"eval_every": UPDATES, "compile": compile}
-        runs = [
-            options_of(case, folders[name], tmp_path / f"{name}-{replicas}-{compile}", **options)
-            | ({"replicas": replicas} if replicas > 1 else {})
-            for name, case in cases.items()
-        ]
-        script = Path(__file__).parents[1] / "distribution/several_runs.py"
-        subprocess.run([sys.executable, script, json.dumps(runs)], check=True)
+    def options(name: str, out: str, **more: object) -> dict[str, Any]:
+        return options_of(CASES[name], folders[name], tmp_path / out, eval_every=UPDATES, **more)
 
-    start(1)
-    start(2)
-    start(2, "on")
+    pairs = [*((name, "off") for name in FEW), ("all weights", "on")]
+    runs = [options(n, f"{n} {c} 2", compile=c) | {"replicas": 2} for n, c in pairs]
+    output(SEVERAL_RUNS, json.dumps(runs))
     for name in FEW:
-        one = weights_of(tmp_path / f"{name}-1-off")
-        for other in ("2-off", "2-on"):
-            two = weights_of(tmp_path / f"{name}-{other}")
-            np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=f"{name} {other}")
+        list(train(TrainConfig(**options(name, f"{name} 1")), silent))
+    for name, compile in pairs:
+        one, two = (weights_of(tmp_path / f"{name} {part}") for part in ("1", f"{compile} 2"))
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=f"{name} {compile}")
