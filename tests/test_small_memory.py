@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
+from forked import PROGRAM
 from small import write_google_checkpoint, write_small_model, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
@@ -43,16 +43,12 @@ def test_every_command_stays_within_the_memory_of_a_run(tmp_path: Path) -> None:
     encoder = build_encoder(read_bert_config(config))
     write_google_checkpoint(encoder, tmp_path / "google/bert_model.ckpt")
 
-    def python(*arguments: str) -> None:
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    def python(code: str, *arguments: str) -> None:
+        done = forked.run(code, *arguments, cwd=tmp_path)
         assert done.returncode == 0 and "out of memory" not in done.stderr, done.stderr
 
-    def command(*arguments: str, limit: int = LIMIT_MIB) -> list[str]:
-        return ["-m", "bertaccum", *arguments, "--memory-limit", f"{limit}MiB"]
-
     def run(*arguments: str) -> None:
-        python(*command(*arguments))
+        python(PROGRAM, *arguments, "--memory-limit", f"{LIMIT_MIB}MiB")
 
     def training(out: str, checkpoint: str, *options: str) -> list[str]:
         return [
@@ -67,12 +63,12 @@ def test_every_command_stays_within_the_memory_of_a_run(tmp_path: Path) -> None:
     run("eval", "--run", "first")
     run("predict", "--run", "first", "the food was good")
     for form in ("savedmodel", "huggingface"):
-        python("-c", EXPORT, form)
+        python(EXPORT, form)
     for checkpoint in ("google", "huggingface", "first"):
         run(*training(f"from-{checkpoint}", checkpoint, "--max-updates", "1"))
 
     for short in (training("none", "google"), ["eval", "--run", "first"]):
-        arguments = [sys.executable, *command(*short, limit=TOO_LITTLE_MIB)]
-        done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
+        limit = f"{TOO_LITTLE_MIB}MiB"
+        done = forked.run(PROGRAM, *short, "--memory-limit", limit, cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         assert "the model does not fit in memory; raise --memory-limit" in done.stderr

@@ -25,30 +25,20 @@ BITS = RNG.integers(0, 2, (16, 3)).astype(float)
 CLASSES = np.eye(3)[RNG.integers(0, 3, 16)]
 NUMBERS_OF_CLASSES = CLASSES.argmax(1).astype(float)
 
-# Losses with arguments that are not the defaults, each with fitting targets and an activation.
+# Losses with arguments that are not the defaults, each with fitting targets and an activation. Two
+# losses without arguments stand for all of these.
 BUILT_IN = [
     (losses.BinaryCrossentropy(from_logits=True, label_smoothing=0.2), BITS, None),
     (losses.BinaryCrossentropy(axis=0), BITS, "sigmoid"),
     (losses.BinaryFocalCrossentropy(True, 0.4, 3.0, label_smoothing=0.1), BITS, "sigmoid"),
-    (losses.BinaryFocalCrossentropy(gamma=1.0, from_logits=True), BITS, None),
     (losses.CategoricalCrossentropy(label_smoothing=0.3), CLASSES, "softmax"),
     (losses.CategoricalCrossentropy(from_logits=True), CLASSES, None),
     (losses.CategoricalFocalCrossentropy(0.5, 3.0, label_smoothing=0.1), CLASSES, "softmax"),
-    (losses.CategoricalFocalCrossentropy(from_logits=True), CLASSES, None),
-    (losses.CategoricalHinge(), CLASSES, None),
     (losses.CosineSimilarity(), NUMBERS, None),
-    (losses.Hinge(), BITS, None),
     (losses.Huber(delta=0.1), NUMBERS, None),
     (losses.KLDivergence(), POSITIVE, "softmax"),
-    (losses.LogCosh(), NUMBERS, None),
-    (losses.MeanAbsoluteError(), NUMBERS, None),
-    (losses.MeanAbsolutePercentageError(), NUMBERS, None),
-    (losses.MeanSquaredError(), NUMBERS, None),
-    (losses.MeanSquaredLogarithmicError(), POSITIVE, "softplus"),
-    (losses.Poisson(), POSITIVE, "softplus"),
     (losses.SparseCategoricalCrossentropy(from_logits=True), NUMBERS_OF_CLASSES, None),
     (losses.SparseCategoricalCrossentropy(ignore_class=1), NUMBERS_OF_CLASSES, "softmax"),
-    (losses.SquaredHinge(), BITS, None),
 ]
 
 
@@ -90,9 +80,8 @@ def test_arguments_of_losses_have_an_effect(number: int) -> None:
     loss, targets, activation = BUILT_IN[number]
     one_batch = isinstance(loss, losses.BinaryCrossentropy) and number == 1
     expected = trained(loss, targets, None, activation)
-    assert_close(trained(loss, targets, 1, activation), expected)
-    if not one_batch:  # `axis=0` averages over the examples, so there are several results.
-        assert_close(trained(loss, targets, 4, activation), expected)
+    # `axis=0` averages over the examples, so only the whole window has one result.
+    assert_close(trained(loss, targets, 1 if one_batch else 4, activation), expected)
 
 
 class Scaled(losses.Loss):
@@ -138,8 +127,13 @@ USERS = {
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("eager", [True, False])
-@pytest.mark.parametrize("kind", USERS)
+@pytest.mark.parametrize(
+    ("kind", "eager"),
+    [
+        *(("function", False), ("lambda", False), ("class", False)),
+        *(("closure", True), ("partial", True), ("method", True)),
+    ],
+)
 def test_losses_of_users_are_used(kind: str, eager: bool) -> None:
     expected = trained(USERS[kind], NUMBERS, None, eager=eager)
     assert_close(trained(USERS[kind], NUMBERS, 4, eager=eager), expected)
@@ -355,8 +349,7 @@ def test_sums_over_replicas_are_not_summed_again() -> None:
 # --- Several optimizers, and several calls ------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["model", "optimizer"])
-@pytest.mark.parametrize("kind", ["parts", "critic"])
+@pytest.mark.parametrize(("how", "kind"), [("model", "parts"), ("optimizer", "critic")])
 def test_two_calls_in_a_train_step_are_refused(how: str, kind: str) -> None:
     class Twice(tf_keras.Sequential):
         def train_step(self, data: Any) -> dict[str, Any]:
@@ -554,7 +547,7 @@ def test_weights_that_change_without_an_optimizer_cause_a_warning(name: str) -> 
         model.fit(FEATURES, NUMBERS, batch_size=4, verbose=0)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "scaled", "mirrored", "variable steps"])
+@pytest.mark.parametrize("optimizer", ["scaled", "mirrored", "variable steps"])
 def test_other_models_cause_no_warning(optimizer: str) -> None:
     def compiled() -> tf_keras.Model:
         normalization = layers.Normalization()

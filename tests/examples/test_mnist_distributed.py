@@ -82,7 +82,7 @@ def second_loss(folder: Path, weights: np.ndarray) -> float:
 def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
     figure = tmp_path / "new" / "mnist.png"
     done = run(
-        "--data", shared / "data/mnist", "--examples", 6000, "--epochs", 1, "--figure", figure
+        "--data", shared / "data/mnist", "--examples", 2000, "--epochs", 1, "--figure", figure
     )
     assert done.exit_code == 0, done.output
     rows = done.stdout.splitlines()[1:5]

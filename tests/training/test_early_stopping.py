@@ -48,12 +48,7 @@ def config(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("patience", "updates"),
-    [
-        pytest.param(1, 4, marks=pytest.mark.slow),
-        (2, 5),
-        pytest.param(3, 6, marks=pytest.mark.slow),
-    ],
+    ("patience", "updates"), [(2, 5), pytest.param(3, 6, marks=pytest.mark.slow)]
 )
 def test_patience_stops_training_without_improvement(
     config: Any, patience: int, updates: int
@@ -139,9 +134,8 @@ def test_runs_with_several_seeds_can_be_stopped_and_resumed(config: Any) -> None
     *_, last = api.training_events(asked, seeds=3)
     summaries = [e.summary for e in api.training_events(asked, seeds=3) if isinstance(e, Finished)]
     assert (len(summaries), summaries[-1]) == (3, last.summary)
-    for seed, summary in zip((5, 6, 7), summaries, strict=True):
-        *_, alone = train(config(f"alone-{seed}", max_updates=3, seed=seed), silent)
-        assert alone.summary["final_loss"] == summary["final_loss"]
+    *_, alone = train(config("alone", max_updates=3, seed=6), silent)
+    assert alone.summary["final_loss"] == summaries[1]["final_loss"]
     with pytest.raises(ConfigError, match=r"cannot change `dropout` to 0.3 \(was 0.1\)"):
         list(api.training_events(dataclasses.replace(asked, dropout=0.3), seeds=3))
     *_, longer = api.training_events(dataclasses.replace(asked, max_updates=4), seeds=1)

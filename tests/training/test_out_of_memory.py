@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import forked
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import PROGRAM
 from scripted import Failing, under
 from small import write_small_task
 
@@ -66,9 +66,7 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "micro_batch", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
-)
+@pytest.mark.parametrize("micro_batch", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_out_of_memory_does_not_change_the_updates(
     config: Callable[..., TrainConfig], micro_batch: int
 ) -> None:
@@ -168,33 +166,27 @@ def test_other_errors_are_not_treated_as_out_of_memory(config: Callable[..., Tra
 
 @pytest.mark.slow
 def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., TrainConfig]) -> None:
-    """Train BERT-Tiny with 256 examples of 128 tokens per update, under several memory limits."""
+    """Train BERT-Tiny on windows of 256 x 128 tokens, with plenty of memory and with little."""
     data = Path(config(8, "none").data)
     rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
     (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))
     summaries = []
-    for limit in ("1500MiB", "330MiB", "180MiB"):
+    for limit in ("1500MiB", "180MiB"):
         out = data.parent / f"real-{limit}"
-        command = [sys.executable, "-m", "bertaccum", "train", "--data", str(data)]
+        command = ["train", "--data", str(data)]
         command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "256"]
         command += ["--micro-batch", "256", "--model", "bert-tiny", "--init-checkpoint", "none"]
         command += ["--dropout", "0", "--max-updates", "2", "--learning-rate", "1e-3", "--json"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = forked.run(PROGRAM, *command)
         assert done.returncode == 0, done.stderr
         summaries.append(json.loads(done.stdout))
-        if limit != "1500MiB":
-            assert (
-                "out of memory with micro-batches of 256; running the update again in"
-                in done.stderr
-            )
-    plenty, *little = summaries
+        again = "out of memory with micro-batches of 256; running the update again in"
+        assert (again in done.stderr) == (limit != "1500MiB")
+    plenty, little = summaries
     assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 256)
-    assert [s["out_of_memory"] > 0 for s in little] == [True] * 2
-    sizes = [s["micro_batch"] for s in summaries]
-    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < sizes[1]
-    for summary, limit in zip(little, (330, 180), strict=True):
-        assert summary["peak_memory_bytes"] <= limit * 2**20 < plenty["peak_memory_bytes"]
-        assert summary["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
+    assert little["out_of_memory"] > 0 and little["micro_batch"] < 256
+    assert little["peak_memory_bytes"] <= 180 * 2**20 < plenty["peak_memory_bytes"]
+    assert little["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
 
 
 @pytest.mark.parametrize("micro_batch", [8, "auto"])
