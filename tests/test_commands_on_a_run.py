@@ -85,9 +85,9 @@ def test_predict_accepts_arguments_lines_and_columns(
     assert run("predict", "--run", "runs/one", *named)[1] == out
     (folder / "cola.tsv").write_text("".join(f"x\t1\t\t{text}\n" for text in plain))
     assert run("predict", "--run", "runs/one", "--file", "cola.tsv")[1] == out
-    code, _, err = run("predict", "--run", "runs/one", *column, "text")
+    code, _, err = run("predict", "--run", "runs/one", *column, "title")
     assert code == 2
-    assert "the column 'text' of --text-column does not occur in the header" in err
+    assert "the column 'title' of --text-column does not occur in the header" in err
     for arguments, message in (
         (["a text", "--file", "lines.txt"], "both texts and --file are given"),
         (["--file", "none.txt"], "none.txt: there is no such file"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from bertaccum.errors import ConfigError
 
@@ -14,7 +14,8 @@ _GEN4_X16 = _GEN5_X8 = 31.5
 _GEN5_X16 = 63.0
 
 
-class Card(NamedTuple):
+@dataclass(frozen=True)
+class Card:
     """A GPU.
 
     Args:

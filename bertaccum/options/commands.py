@@ -8,6 +8,7 @@ no large packages. It is long because it lists all options.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -443,7 +444,7 @@ class PlanConfig(StepConfig):
             card = card_with_memory(memory)
         else:
             return None
-        return card._replace(memory_mib=memory // 2**20) if memory is not None else card
+        return card if memory is None else dataclasses.replace(card, memory_mib=memory // 2**20)
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class _Measurements:
             peak_memory_bytes=round(max(measurement.peak_bytes, all_reduce)),
             examples_per_second=round(candidate.rate, 3),
             why=reason_for(candidate, result.candidates, self.space.shared),
-            card=card and card.title,
+            card=None if card is None else card.title,
             compiled_examples_per_second=compiled_rate,
             timed_on=self.request.timed_on,
         )

@@ -44,7 +44,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     if not source.vocabulary:
         tsvs = []
     card = config.simulated_card
-    memory = card and device_memory.memory_for_tensors(card)
+    memory = None if card is None else device_memory.memory_for_tensors(card)
     request = PlanRequest(config, read_inputs(source, task, tsvs, config), memory, card)
     result = _with_compilation(
         find_fastest_plan(request, progress, config.fresh), request, progress

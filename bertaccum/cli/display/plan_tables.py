@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def print_cards(cards: Iterable[Card], as_json: bool) -> None:
     """Print the known GPUs as a table, or a JSON record for each of them."""
     if as_json:
         for card in cards:
-            result_json(card._asdict() | {"precision": card.precision}, indent=None)
+            result_json(dataclasses.asdict(card) | {"precision": card.precision}, indent=None)
         return
     head = ("name", "GPU", "memory", "capability", "float32", "half", "precision")
     rows = [
