@@ -142,7 +142,7 @@ class PlanRequest:
             resolved_precision(self.config.precision),
             self.inputs.store_digests,
             self.limit_bytes,
-            self.card,
+            None if self.card is None else dataclasses.asdict(self.card),
             [self.devices, self.shared],
             [device_memory.device_name(), usable_cores()],
         ]
