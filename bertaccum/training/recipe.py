@@ -89,9 +89,9 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 # Default peak learning rates for encoders of at least so many units: with pretrained weights, and
-# with random ones. Measured up to 512 units with `python benchmarks/learning_rates.py rates`. For
-# 768 and 1,024 units, they are those that Devlin et al. 2019 recommend; larger random models
-# diverge at rates above 1e-4 (Devlin et al. pretrained at this rate).
+# with random ones. Those of the smallest models were measured with `python
+# benchmarks/learning_rates.py rates`. The others are those that Devlin et al. 2019 recommend for
+# 768 and 1,024 units, and that Turc et al. 2019 tried for small models.
 _DEFAULT_RATES = ((768, 2e-5, 1e-4), (512, 1e-4, 1e-4), (256, 2e-4, 3e-4), (0, 3e-4, 5e-4))
 
 Schedule: TypeAlias = tf_keras.optimizers.schedules.LearningRateSchedule
