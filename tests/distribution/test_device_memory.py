@@ -5,6 +5,8 @@ TensorFlow accepts a limit only before it starts, so each test runs in its own p
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from forked import output
 
@@ -77,6 +79,7 @@ def test_reserved_memory_follows_the_compute_capability() -> None:
     assert left["rtx-3060"] == 12288 - 250 - 1536
     assert left["h200"] == 140829  # As measured.
     assert left["rtx-5090"] == 32768 - 1142 - 1800
-    assert memory_for_tensors(CARDS["t4"]._replace(memory_mib=2000)) == (2000 - 250 - 225) * 2**20
+    small = dataclasses.replace(CARDS["t4"], memory_mib=2000)
+    assert memory_for_tensors(small) == (2000 - 250 - 225) * 2**20
     with pytest.raises(ConfigError, match="to at least 1,431 MiB"):
-        memory_for_tensors(CARDS["h100"]._replace(memory_mib=1400))
+        memory_for_tensors(dataclasses.replace(CARDS["h100"], memory_mib=1400))
