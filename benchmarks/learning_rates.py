@@ -23,9 +23,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
 import tf_keras
-from task_data import DataSet, Rows, entailment, some_imdb, yelp
+from task_data import DataSet, Rows, drawn, entailment, some_imdb, yelp
 from tools import Results, run_part, table, vocabulary_file
 
 import bertaccum
@@ -38,11 +37,8 @@ ROWS = 3200
 
 def first(read: Callable[[Path], tuple[Rows, Rows]], shared: Path) -> tuple[Rows, Rows]:
     """Return a random part of a data set's rows."""
-    parts = []
-    for rows in read(shared):
-        order = np.argsort(np.random.Philox(key=0).random_raw(len(rows)), kind="stable")
-        parts.append([rows[n] for n in order[: ROWS * 5 // 4]])
-    return parts[0], parts[1]
+    train, test = (drawn(rows, ROWS * 5 // 4) for rows in read(shared))
+    return train, test
 
 
 def cola(shared: Path) -> tuple[Rows, Rows]:

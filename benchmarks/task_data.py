@@ -116,13 +116,14 @@ def thinned(rows: Rows) -> Rows:
     return [row for i, row in enumerate(rows) if i not in dropped]
 
 
+def drawn(rows: Rows, count: int) -> Rows:
+    """Return `count` rows in random order."""
+    order = np.argsort(np.random.Philox(key=0).random_raw(len(rows)), kind="stable")
+    return [rows[i] for i in order[:count]]
+
+
 def some_imdb(count: int, shared: Path) -> tuple[Rows, Rows]:
     """Return `count` and 5,000 IMDB reviews in random order; the archive is sorted by class."""
-
-    def drawn(rows: Rows, count: int) -> Rows:
-        order = np.argsort(np.random.Philox(key=0).random_raw(len(rows)), kind="stable")
-        return [rows[i] for i in order[:count]]
-
     train, test = reviews("imdb/imdb_polarity_csv.tgz", shared)
     return drawn(train, count), drawn(test, 5000)
 

@@ -89,7 +89,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Make],
         with (root / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not complete.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # Of an attempt that failed.
+                shutil.rmtree(folder, ignore_errors=True)  # A failed attempt left it.
                 folder.mkdir()
                 make(folder)
                 complete.touch()

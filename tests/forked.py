@@ -24,7 +24,7 @@ _LOADED = [
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_LOADED)
-# What `python -m bertaccum` runs.
+# The code of `python -m bertaccum`.
 PROGRAM = "from bertaccum.cli.program import main; main()"
 # Trains several runs in one process; their options are a list in JSON.
 SEVERAL_RUNS = """

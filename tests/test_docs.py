@@ -21,8 +21,8 @@ from bertaccum.options.other_names import explain_option
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.
 PAGES = {"explanation/accumulation": 5, "migration/estimator": 2, "migration/keras3": 2}
-# Runs each snippet in a process of its own, with two replicas even on a machine without GPUs. What
-# the snippets import is loaded once.
+# Runs each snippet in a process of its own, with two replicas even on a machine without GPUs.
+# Modules that the snippets import are loaded once.
 RUN = """
 import functools, json, os, sys
 import tensorflow as tf, tf_keras

@@ -23,8 +23,8 @@ _WORK, _WINDOW_EXAMPLES, _LENGTHS = 2**19, 256, 32
 _GROUP = 1 / 8
 # How often the search tries to exchange each of the chosen shapes.
 _PASSES = 4
-# The searches start from the best sets for micro-steps without these parts of their fixed cost.
-_DISCOUNTS = (0.0, 0.7, 0.9)
+# Other searches start from the best sets for micro-steps without these parts of their fixed cost.
+_DISCOUNTS = (0.7, 0.9)
 
 
 def choose_shapes(
@@ -67,7 +67,7 @@ def choose_shapes(
     holds = np.all(candidates >= required, axis=1)
     sample = _Sample.of(grouped, candidates, holds, prices, cut)
     best, lowest = np.empty(0, int), np.inf
-    for chosen, cost in _search(candidates, sample):
+    for chosen, cost in _search(candidates, sample, prices.step_tokens):
         if (total := len(chosen) * compile_tokens + updates * cost) < lowest:
             best, lowest = chosen, total
     found = {(int(rows), int(length)) for rows, length in candidates[best]}
@@ -126,7 +126,6 @@ class _Sample:
     # the flat costs [(examples + 1) * windows], [examples, candidates, windows].
     starts: np.ndarray
     steps: np.ndarray  # Price of a micro-step of each candidate, [candidates].
-    discounts: tuple[float, ...]  # Parts of the fixed cost that the searches leave out.
     # Whether a candidate holds the largest micro-batch that may occur, [candidates].
     holds: np.ndarray
     scale: float  # Examples of a window for each one in the sample.
@@ -153,7 +152,6 @@ class _Sample:
         return cls(
             starts * len(filled) + np.arange(len(filled)),
             prices.micro_step(*candidates.T),
-            tuple(part * prices.step_tokens for part in _DISCOUNTS),
             holds,
             sum(map(len, windows[: len(thinned)])) / sum(map(len, thinned)),
         )
@@ -171,7 +169,9 @@ class _Sample:
         return np.where(self.holds[sets].any(axis=1), means, np.inf)
 
 
-def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarray, float]]:
+def _search(
+    candidates: np.ndarray, sample: _Sample, step_tokens: float
+) -> Iterator[tuple[np.ndarray, float]]:
     """Yield the best sets found of 1 to `MAX_SHAPES` candidates, and the mean cost of a window."""
 
     def best(
@@ -194,10 +194,15 @@ def _search(candidates: np.ndarray, sample: _Sample) -> Iterator[tuple[np.ndarra
         return chosen, cost
 
     every = np.arange(len(candidates))
-    cheaper = [dataclasses.replace(sample, steps=sample.steps - part) for part in sample.discounts]
-    sets = [np.empty(0, int) for _ in cheaper]
+    cheaper = (sample.steps - part * step_tokens for part in _DISCOUNTS)
+    samples = [sample, *(dataclasses.replace(sample, steps=steps) for steps in cheaper)]
+    sets = [np.empty(0, int) for _ in samples]
     for size in range(1, MAX_SHAPES + 1):
-        for n, own in enumerate(cheaper):
-            grown, _ = best(np.append(sets[n], 0), size - 1, every, own)
-            sets[n], _ = improved(grown, own)
-        yield min((improved(chosen, sample) for chosen in sets), key=lambda found: found[1])
+        grown = [
+            best(np.append(chosen, 0), size - 1, every, own)[0]
+            for chosen, own in zip(sets, samples, strict=True)
+        ]
+        first, *others = map(improved, grown, samples)
+        sets = [first[0], *(chosen for chosen, _ in others)]
+        found = [first, *(improved(chosen, sample) for chosen, _ in others)]
+        yield min(found, key=lambda one: one[1])

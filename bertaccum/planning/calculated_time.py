@@ -1,8 +1,8 @@
 """The time of updates on a GPU that is not in this machine, calculated from published figures.
 
-The time of a micro-step is the longest of three: the host starts the operations, the device
-computes products and moves tensors, and gradients cross the bus. `benchmarks/gpu.py --parts errors`
-compares the results with measurements.
+While the host starts the operations of a micro-step, the device computes products and moves
+tensors; the longer of the two counts. Then offloaded gradients cross the bus.
+`benchmarks/gpu.py --parts errors` compares the results with measurements.
 """
 
 from __future__ import annotations

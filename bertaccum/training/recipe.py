@@ -88,8 +88,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     BERT_ADAMW: {"epsilon": 1e-6, "bias_correction": False},
 }
 
-# Default peak learning rates for encoders of at least so many units: with pretrained weights, and
-# with random ones. Those of the smallest models were measured with `python
+# The least number of units of an encoder, and its default peak learning rates with pretrained and
+# with random weights. Those of the smallest models were measured with `python
 # benchmarks/learning_rates.py rates`. The others are those that Devlin et al. 2019 recommend for
 # 768 and 1,024 units, and that Turc et al. 2019 tried for small models.
 _DEFAULT_RATES = ((768, 2e-5, 1e-4), (512, 1e-4, 1e-4), (256, 2e-4, 3e-4), (0, 3e-4, 5e-4))

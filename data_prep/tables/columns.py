@@ -122,13 +122,11 @@ def with_usual_columns(
     for pair in _USUAL_PAIRS:
         if "text_column" in missing and not reading.text_pair_column and {*pair} <= {*names}:
             found = dict(zip(("text_column", "text_pair_column"), pair, strict=True))
-    for option, usual in (("text_column", USUAL_TEXTS), ("label_column", USUAL_LABELS)):
-        those = [
-            name
-            for name in names
-            if usual.issuperset(re.findall(r"[^\W\d_]+", name.casefold()) or [""])
-        ]
-        if option in missing and len(those) == 1:
+    for option in missing:
+        usual = USUAL_TEXTS if option == "text_column" else USUAL_LABELS
+        words = {name: re.findall(r"[^\W\d_]+", name.casefold()) for name in names}
+        those = [name for name in names if words[name] and usual.issuperset(words[name])]
+        if len(those) == 1:
             found.setdefault(option, those[0])
     left = [option for option in missing if option not in found]
     rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
