@@ -12,7 +12,7 @@ import pandas as pd
 
 from data_prep.labels.kinds import LabelKind, label_counts
 from data_prep.tables.rows import Rows
-from data_prep.tables.spellings import has_stray
+from data_prep.tables.spellings import has_stray, is_missing
 
 # Maximum number of texts with conflicting labels whose rows the manifest lists.
 _LISTED = 5
@@ -24,7 +24,6 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+|[^\w\s]")
 _TOKENS_PER_WORD = 1.07
 _SPECIAL_TOKENS = 2
 _LIMITS = (128, 256, 512)
-_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 
 
 def rows_to_keep(
@@ -106,7 +105,7 @@ def missing_labels(kind: LabelKind, parts: Mapping[str, Rows]) -> dict[str, dict
     """Return, by part, each label that may stand for a missing value and its number of rows."""
     counts = {name: label_counts(kind.format.labels_in(p.classes), p) for name, p in parts.items()}
     found = {
-        name: {label: count for label, count in own.items() if label.casefold() in _MISSING}
+        name: {label: count for label, count in own.items() if is_missing(label)}
         for name, own in counts.items()
     }
     return {name: own for name, own in found.items() if own}

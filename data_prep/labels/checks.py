@@ -11,7 +11,10 @@ from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
 from data_prep.labels import formats
 from data_prep.labels.formats import LabelFormat, list_in
 from data_prep.tables.rows import LABEL_SEPARATOR
-from data_prep.tables.spellings import finite_number, flags_remedy, number_remedy
+from data_prep.tables.spellings import finite_number, flags_remedy, is_missing, number_remedy
+
+# Share of the different labels from which a column contains numbers.
+_NEARLY_ALL = 0.9
 
 
 def likely_task(cells: Collection[str], where: str | Path) -> str:
@@ -24,16 +27,18 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
     every = [one for own in labels.values() for one in own]
     joined = "labels such as {!r} look like several labels, because {}"
     remedy = "pass `task` multi-label, or `task` classification if each is one class"
-    fraction = _fraction_in(every)
+    numbers = _numbers_in(every)
+    fraction = next((one for one in numbers if (finite_number(one) or 0) % 1), None)
+    other = next((one for one in numbers if finite_number(one) is None), None)
     if several := next((cell for cell, own in labels.items() if len(own) > 1), None):
         if not fraction:
             return MULTI_LABEL
         what = f"lists such as {several[:80]!r} look like a probability for each class"
         remedy = "write one class for each text, or pass `task` multi-label if these are labels"
-    elif number := _comma_number_in(every):
-        what = f"labels such as {number!r} look like numbers with a comma"
+    elif other:
+        what = f"labels such as {other!r} look like numbers"
         remedy = (
-            f"{number_remedy(number)}, and pass `task` regression; or pass `task` classification if"
+            f"{number_remedy(other)}, and pass `task` regression; or pass `task` classification if"
             " they are classes, or multi-label if they are lists of class numbers"
         )
     elif cell := formats.joined_labels(every):
@@ -48,17 +53,11 @@ def likely_task(cells: Collection[str], where: str | Path) -> str:
     raise ConfigError(what, remedy, path=where)
 
 
-def _fraction_in(labels: Iterable[str]) -> str | None:
-    """Return a label that is not a whole number if all labels are finite numbers, else None."""
-    numbers = {label: finite_number(label) for label in labels}
-    fractions = (label for label, number in numbers.items() if number is not None and number % 1)
-    return None if None in numbers.values() else next(fractions, None)
-
-
-def _comma_number_in(labels: Collection[str]) -> str | None:
-    """Return a label with a comma if all labels are numbers with a decimal comma, else None."""
-    others = [label for label in labels if finite_number(label) is None]
-    return next((one for one in others if "," in one and all(map(number_remedy, others))), None)
+def _numbers_in(labels: Iterable[str]) -> list[str]:
+    """Return the labels that are numbers, in any notation, if nearly all labels are, else []."""
+    labels = [label for label in labels if not is_missing(label)]
+    numbers = [one for one in labels if finite_number(one) is not None or number_remedy(one)]
+    return numbers if len(numbers) >= _NEARLY_ALL * len(labels) else []
 
 
 def check_labels(

@@ -6,20 +6,21 @@ import hashlib
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError
 from bertaccum.system.files import check_unpacked, sha256
+from bertaccum.system.phrases import listed
 from bertaccum.system.progress import Note
-from data_prep.tables.spellings import listed
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, text_lines, zip_members
 
 # Names of folders whose texts have no class. The aclImdb data set contains one.
 _UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
 _LAYOUT = "create one folder per class, or one .txt file per class with one text per line"
-_NAMED = 3
+_NAMED, _MANY = 3, 20
 
 # A folder on the disk or in a zip archive, or a file in it.
 Node = Path | zipfile.Path
@@ -52,12 +53,16 @@ def _texts(files: list[Any]) -> list[Any]:
     return [path for path in files if ending(path) == ".txt"]
 
 
-def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tuple[str, str]]:
+def class_texts(
+    folder: Node, encoding: str | None, note: Note, labeled: bool = True
+) -> Iterator[tuple[str, str]]:
     """Yield the class and the text of each example, sorted by class name and file name.
 
     Args:
       folder: Contains either one folder per class with one text per file, or one `.txt` file per
         class with one text per line.
+      labeled: Whether the classes are used. Raises InputError at the end if the names of `.txt`
+        files are probably no classes, because most of the files have only one line.
     """
     folders, files = _children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
@@ -73,11 +78,19 @@ def class_texts(folder: Node, encoding: str | None, note: Note) -> Iterator[tupl
         for text in _files(path):
             whole = "".join(line for _, line in text_lines(text, encoding))
             yield path.name, whole.rstrip("\r\n")
+    counts = Counter[Node]()
     for path in texts:
         label = re.sub(r"(\.txt)?(\.(gz|zip))?$", "", path.name, flags=re.IGNORECASE)
         for _, line in text_lines(path, encoding):
             if line.strip():
+                counts[path] += 1
                 yield label, line.rstrip("\r\n")
+    single = list(counts.values()).count(1)
+    if labeled and single > max(1, len(counts) / 2):
+        what = f"each .txt file is a class, but {single:,} of {len(counts):,} have only one line"
+        raise InputError(what, _LAYOUT, path=str(folder))
+    if labeled and len(counts) > _MANY:
+        note(f"{folder}: read {len(counts):,} .txt files as classes, with one text per line")
 
 
 def folder_digest(folder: Path) -> str:

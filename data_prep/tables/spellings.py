@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+
+from bertaccum.system.phrases import listed
 
 # Characters without a glyph. The tags U+E0020 to U+E007F are not among them, because they tell some
 # flags apart.
@@ -23,8 +25,11 @@ _GROUPED = re.compile(
     r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
     re.ASCII,
 )
+_MINUS = "\u2212"  # The minus sign of typeset tables, which `float` does not accept.
 # Returns the class that a label spells, or None.
 Finder = Callable[[str], str | None]
+# Labels that may stand for a missing value.
+_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
 _WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 
 
@@ -40,16 +45,18 @@ def finite_number(text: str) -> float | None:
 
 def number_remedy(cell: str) -> str | None:
     """Return how to write the number that a cell such as `3,5` or `1.234,5` may contain."""
-    if match := _GROUPED.fullmatch(cell.strip()):
+    cell = cell.strip().replace(_MINUS, "-")
+    if match := _GROUPED.fullmatch(cell):
         whole = match["whole"].replace(match["mark"], "")
         if match["mark"] == "," and not match["more"] and not match["rest"]:
             decimal = match["whole"].replace(",", ".")
             return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
         return f"write it as {whole}{(match['rest'] or '').replace(',', '.')}"
-    decimal = cell.strip().replace(",", ".")
-    if finite_number(decimal) is not None:
-        return f"write a decimal point instead of the comma, as in {decimal}"
-    return None
+    decimal = cell.replace(",", ".")
+    if finite_number(decimal) is None:
+        return None
+    comma = "a decimal point instead of the comma"
+    return f"write {comma if ',' in cell else 'a minus sign of ASCII'}, as in {decimal}"
 
 
 def flags_remedy(flags: int) -> str:
@@ -60,6 +67,11 @@ def flags_remedy(flags: int) -> str:
 def visible(label: str) -> str:
     """Return a label without invisible characters, and with one space between its words."""
     return " ".join(_INVISIBLE.sub("", label).split())
+
+
+def is_missing(label: str) -> bool:
+    """Return whether a label may stand for a missing value, such as `NaN`."""
+    return label.casefold() in _MISSING
 
 
 def has_stray(label: str) -> bool:
@@ -74,12 +86,6 @@ def shown(label: str) -> str:
     """
     quoted = repr(label) if unicodedata.is_normalized("NFC", label) else ascii(label)
     return _INVISIBLE.sub(lambda match: ascii(match[0])[1:-1], quoted)
-
-
-def listed(items: Sequence[str], most: int = 5) -> str:
-    """Return the first items of a sequence, and how many more there are, for a message."""
-    more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def merged(counts: Mapping[str, int]) -> dict[str, str]:

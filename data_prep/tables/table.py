@@ -10,6 +10,7 @@ from pathlib import Path
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.fields import DELIMITERS
 from bertaccum.system.files import refuse_special
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables import other_formats, quoting
 from data_prep.tables.class_folders import class_root, class_texts
@@ -25,7 +26,6 @@ from data_prep.tables.columns import (
 from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.rows import Records, Row
-from data_prep.tables.spellings import listed
 from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
 # Header of test files in the CoLA layout, which have no labels.
@@ -58,8 +58,9 @@ def read_rows(
             if option not in ("text_column", "label_column"):
                 what = "is a folder of texts, which has no columns"
                 raise ConfigError(what, f"omit `{option}`", path=path)
-        rows = enumerate(class_texts(root, reading.encoding, note), 1)
-        return (Row(n, label if reading.label_column else None, text) for n, (label, text) in rows)
+        labeled = reading.label_column is not None
+        rows = enumerate(class_texts(root, reading.encoding, note, labeled), 1)
+        return (Row(n, label if labeled else None, text) for n, (label, text) in rows)
     refuse_special(path)
     if is_parquet(path):
         names = other_formats.parquet_names(path)
@@ -111,7 +112,7 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
             repeated.append(row)
             continue
         if len(fields) != len(header):
-            what = f"has {len(fields)} columns, but the first row has {len(header)}"
+            what = f"has {counted(len(fields), 'column')}, but the first row has {len(header)}"
             raise InputError(what, _ENCLOSE, path=path, row=row)
         if label is not None and fields[label].strip().casefold() == header[label]:
             named.append(row)

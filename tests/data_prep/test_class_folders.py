@@ -70,14 +70,31 @@ def test_one_file_per_class(tmp_path: Path) -> None:
     (tmp_path / "neg.txt").write_text("bad\n\nworse\n")
     (tmp_path / "pos.txt.gz").write_bytes(gzip.compress(b"good\n"))
     assert rows(tmp_path) == [("neg", "bad"), ("neg", "worse"), ("pos", "good")]
-    (tmp_path / "3.5.TXT").write_text("fair\n")
+    (tmp_path / "3.5.TXT").write_text("fair\naverage\n")
     (tmp_path / "neutral.text").write_text("no\n")
     said: list[str] = []
     assert next(read_rows(tmp_path, ReadOptions(), said.append)).label == "3.5"
     assert said == [f"{tmp_path}: skipped the files that are not those of a class (neutral.text)"]
     (tmp_path / "3.5.TXT").unlink()
-    (tmp_path / "neg.txt").write_bytes("mauvais thé".encode("latin-1"))
+    (tmp_path / "neg.txt").write_bytes("mauvais thé\nno".encode("latin-1"))
     assert rows(tmp_path, "latin-1")[0] == ("neg", "mauvais thé")
+
+
+def test_files_of_one_text_are_no_classes(tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(30):
+        (texts / f"{number}.txt").write_text(f"text {number}\n\n" + "more\n" * (number == 3))
+    packed = zipped(tmp_path / "texts.zip", {p.name: p.read_text() for p in texts.iterdir()})
+    for path in (texts, packed):
+        with pytest.raises(InputError, match="29 of 30 have only one line; create one folder per"):
+            rows(path)
+        assert len(list(read_texts(path, ReadOptions(label_column=None)))) == 31
+    for path in texts.iterdir():
+        path.write_text("first\nsecond\n")
+    said: list[str] = []
+    assert len(list(read_rows(texts, ReadOptions(), said.append))) == 60
+    assert said == [f"{texts}: read 30 .txt files as classes, with one text per line"]
 
 
 def test_error_names_folder_without_classes(imdb: Path, tmp_path: Path) -> None:

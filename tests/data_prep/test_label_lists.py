@@ -312,11 +312,17 @@ def test_labels_that_look_like_several_are_a_question(tmp_path: Path, separator:
         (["1", "1,5", "2", "2,5"], "write a decimal point instead of the comma, as in 1.5,"),
         (["1,234", "2", "3"], "write it as 1234, or as 1.234 if the comma is a decimal mark,"),
         (["0,1", "1,0"], "write a decimal point"),
+        (["3,5", "4,0", "2", "n/a"], "write a decimal point"),
+        ([*(f"{n},5" for n in range(9)), "unclear"], "write a decimal point"),
+        (["\u22120.5", "0.5"], "write a minus sign of ASCII, as in -0.5,"),
+        (["10 000", "9"], "write it as 10000,"),
     ],
 )
-def test_numbers_with_a_comma_are_a_question(tmp_path: Path, labels: list[str], way: str) -> None:
-    number = next(label for label in labels if "," in label)
-    message = f"labels such as '{number}' look like numbers with a comma; {way}.* `task` regression"
+def test_numbers_in_other_notations_are_a_question(
+    tmp_path: Path, labels: list[str], way: str
+) -> None:
+    number = next(label for label in labels if re.search("[, \u2212]", label))
+    message = f"labels such as '{number}' look like numbers; {way}.* `task` regression"
     with pytest.raises(ConfigError, match=message):
         prepared(tmp_path, labels * 3)
     assert prepared(tmp_path, labels * 3, task="classification").manifest["labels"] == sorted(

@@ -344,7 +344,7 @@ def test_pipes_are_read_as_files(
     assert manifest["files"] == expected["files"]
     assert manifest["options"]["train_file"] == "stdin"
     assert [line.split(":")[0] for line in said] == ["standard input", str(tmp_path / "test")]
-    with pytest.raises(InputError, match=r"^standard input, row 302: has 1 columns, but the first"):
+    with pytest.raises(InputError, match=r"^standard input, row 302: has 1 column, but the first"):
         prepared(table + b"broken\n")
     assert not list(tmp_path.glob(".bertaccum-pipe*"))
 

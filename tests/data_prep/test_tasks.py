@@ -119,12 +119,14 @@ def test_scores_are_a_question_unless_the_task_is_given(
     table = {"label": SCORES * 2, "text": texts(20)}
     message = "labels such as '0.5' look like scores; pass `task` regression, or `task` class"
     refused(message, table)
+    # A few other labels among many scores do not make them classes.
+    refused(message, {"label": [*SCORES * 2, "unclear", "N/A"], "text": texts(22)})
     classes = prepared(table, task="classification")
     assert (classes.manifest["task"], len(classes.manifest["labels"])) == ("classification", 10)
     whole = {"label": ["3.0", "4"] * 5, "text": texts(10)}
     assert prepared(whole, overwrite=True).manifest["labels"] == ["3.0", "4"]
-    words = {"label": ["3.5", "none"] * 5, "text": texts(10)}
-    assert prepared(words, overwrite=True).manifest["labels"] == ["3.5", "none"]
+    words = {"label": ["3.5", "fair"] * 5, "text": texts(10)}
+    assert prepared(words, overwrite=True).manifest["labels"] == ["3.5", "fair"]
 
 
 @pytest.mark.parametrize("label", ["good", "nan", "inf", "1e39", "1_0", "3,5", "1,000,00", "1,2,3"])

@@ -8,7 +8,8 @@ from typing import Any
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.prepare import MIN_DEV_FRACTION
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
-from data_prep.tables.spellings import has_stray, listed, shown
+from bertaccum.system.phrases import counted, listed
+from data_prep.tables.spellings import has_stray, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
 _FEW = 100
@@ -52,15 +53,15 @@ def _duplicates(manifest: dict[str, Any]) -> Iterator[str]:
             left_out = f"left out of {written}; --no-drop-duplicates keeps them"
             done = kept if drop is False else left_out
             set_name = f"of the {split} set"
-            texts = _counted(shared["texts"], f"text {set_name} is", f"texts {set_name} are")
-            yield f"{texts} also in the training set ({_rows(shared['rows'])}): {done}"
+            texts = counted(shared["texts"], f"text {set_name} is", f"texts {set_name} are")
+            yield f"{texts} also in the training set ({counted(shared['rows'], 'row')}): {done}"
     if repeated["texts"]:
         together = "all rows with the same text are in one split"
         where = "all of these rows are in train.tsv" if "also_in_dev" in findings else together
         every = f"{where}; --drop-duplicates keeps only the first"
         done = "only the first row of each is kept" if drop else every
-        texts = _counted(repeated["texts"], "text occurs", "texts occur")
-        yield f"{texts} more than once in the training set ({_rows(repeated['rows'])}): {done}"
+        texts, rows = counted(repeated["texts"], "text occurs", "texts occur"), repeated["rows"]
+        yield f"{texts} more than once in the training set ({counted(rows, 'row')}): {done}"
 
 
 def _conflicts(manifest: dict[str, Any]) -> Iterator[str]:
@@ -70,7 +71,7 @@ def _conflicts(manifest: dict[str, Any]) -> Iterator[str]:
     kind, remedy = _CONFLICTS.get(manifest["task"], _CONFLICTS[None])
     rows = [" and ".join(f"{row:,}" for row in rows) for rows in conflicting["rows"]]
     more = "; ..." if conflicting["texts"] > len(rows) else ""
-    texts = _counted(conflicting["texts"], "text has", "texts have")
+    texts = counted(conflicting["texts"], "text has", "texts have")
     yield f"{texts} {kind} in the training set (rows {'; '.join(rows)}{more}): {remedy}"
 
 
@@ -91,26 +92,18 @@ def _spellings(spellings: dict[str, dict[str, int]]) -> Iterator[str]:
     """Yield how labels are spelled that differ only in case or in what cannot be seen."""
     merged = {name: spelled for name, spelled in spellings.items() if len(spelled) > 1}
     for name, spelled in list(merged.items())[:_NAMED_CLASSES]:
-        rows = [f"{shown(one)} ({_rows(count)})" for one, count in spelled.items()]
+        rows = [f"{shown(one)} ({counted(count, 'row')})" for one, count in spelled.items()]
         remedy = "--labels-as-written keeps them apart"
         yield f"these labels are spellings of the class {shown(name)}: {listed(rows)}; {remedy}"
     if len(merged) > _NAMED_CLASSES:
-        others = _counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
+        others = counted(len(merged) - _NAMED_CLASSES, "other class has", "other classes have")
         yield f"{others} several spellings"
     if stray := [shown(name) for name in spellings if has_stray(name)]:
         yield f"class names contain invisible characters: {listed(stray)}; correct the labels"
 
 
 def _rows_have(count: int, part: str) -> str:
-    return _counted(count, f"row of the {part} set has", f"rows of the {part} set have")
-
-
-def _rows(count: int) -> str:
-    return _counted(count, "row", "rows")
-
-
-def _counted(count: int, singular: str, plural: str) -> str:
-    return f"{count:,} {singular if count == 1 else plural}"
+    return counted(count, f"row of the {part} set has", f"rows of the {part} set have")
 
 
 def _single(manifest: dict[str, Any]) -> Iterator[str]:
@@ -150,7 +143,8 @@ def _small(manifest: dict[str, Any]) -> Iterator[str]:
         classes = manifest["task"] == CLASSIFICATION
         effect = f"each row changes the accuracy by {1 / rows:.0%}" if classes else _BY_CHANCE
         if rows < _FEW:
-            yield f"{split}.tsv has only {_rows(rows)}, so {effect}; raise --{split}-fraction"
+            only = f"{split}.tsv has only {counted(rows, 'row')}"
+            yield f"{only}, so {effect}; raise --{split}-fraction"
 
 
 def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
@@ -159,7 +153,7 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
     share, rows = manifest["dev_fraction"], manifest["counts"]["dev"]["rows"]
     if is_default and share > MIN_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
         yield (
-            f"dev.tsv has {_rows(rows)}, {100 * share:.2g}% of the training rows, because"
+            f"dev.tsv has {counted(rows, 'row')}, {100 * share:.2g}% of the training rows, because"
             f" {MIN_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
             " --dev-fraction sets another share"
         )

@@ -1,0 +1,20 @@
+"""Phrases of messages: a number of things, and the first items of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def counted(count: int, singular: str, plural: str | None = None) -> str:
+    """Return a number and its noun, such as `1 row` or `2,000 rows`.
+
+    Args:
+      plural: The noun for other numbers than 1. None adds an s to `singular`.
+    """
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
+
+
+def listed(items: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """Return the first items of a sequence, and how many more there are, for a message."""
+    more = len(items) - most
+    return separator.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,17 @@
+"""Phrases of messages: numbers with their nouns, and lists that are cut short."""
+
+from __future__ import annotations
+
+from bertaccum.system.phrases import counted, listed
+
+
+def test_number_one_has_a_singular_noun() -> None:
+    assert [counted(n, "row") for n in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+    assert counted(1, "class", "classes") == "1 class"
+    assert counted(3, "class", "classes") == "3 classes"
+
+
+def test_list_says_how_many_items_it_leaves_out() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert listed(list("abcdefg"), separator="; ") == "a; b; c; d; e and 2 more"
