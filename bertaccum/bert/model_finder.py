@@ -14,10 +14,11 @@ from bertaccum.bert.huggingface_folder import HUGGINGFACE
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
-from bertaccum.bert.unknown_model import advice, is_address
+from bertaccum.bert.unknown_model import advice
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import StepConfig
+from bertaccum.options.fields import is_address
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256

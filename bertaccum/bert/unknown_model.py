@@ -9,19 +9,14 @@ from bertaccum.bert.checkpoint_files import OTHER_FORMAT
 from bertaccum.bert.huggingface_folder import other_model
 from bertaccum.bert.model_source import NO_CHECKPOINT
 from bertaccum.bert.presets import closest_preset
+from bertaccum.options.fields import is_address
 
-_ADDRESS = re.compile(r"\w+://")
 # Names and addresses of models on the Hugging Face Hub; names may be paths as well.
 _ON_HUB = re.compile(
     r"(?:(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)?([\w-]+)/([\w.-]+)"
     r"(?:/(?:tree|blob|resolve)/.*)?/?"
 )
 _SAVED_MODELS = re.compile(r"https?://(?:www\.)?(?:tfhub\.dev|kaggle\.com/models)/")
-
-
-def is_address(named: str) -> bool:
-    """Return whether a name is the address of a file or page, such as https://…"""
-    return _ADDRESS.match(named) is not None
 
 
 def advice(named: str) -> str:

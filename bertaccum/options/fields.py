@@ -134,8 +134,13 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
         return None
     if isinstance(default, bool) or known["switch"]:
         return None if isinstance(value, bool) else "is not on or off"
+    if numbers is None and not isinstance(value, str):
+        return "is not text"
     if numbers is None:
-        return None if isinstance(value, str) else "is not text"
+        # The name of a model may be an address, about which `find_model` has more to say.
+        is_path = known["path"] and field.name != "init_checkpoint"
+        where = "is an address; use a path on this machine"
+        return where if is_path and is_address(value) else None
     if numbers.fraction and isinstance(value, float):
         return None if 0 < value <= MAX_EPOCHS else "is not a finite number of epochs above 0"
     number = int | float if isinstance(default, float) or numbers.real else int
@@ -143,6 +148,11 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     if type(value) is bool or not isinstance(value, number) or not -math.inf < value < math.inf:
         return "is not a finite number" if number is not int else "is not a whole number"
     return numbers.problem(value)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of a file or page, such as https://…"""
+    return re.match(r"\w+://", text) is not None
 
 
 def size_in_bytes(option: str, value: str | None) -> int | None:

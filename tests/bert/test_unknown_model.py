@@ -14,8 +14,8 @@ from bertaccum.errors import ConfigError
     {
         "roberta-base": "RoBERTa models are not supported, .*: use bert-base-cased$",
         "FacebookAI/xlm-roberta-base": "XLM-RoBERTa models are not supported",
-        "microsoft/deberta-v3-base": "DeBERTa models are not supported",
-        "answerdotai/ModernBERT-base": "ModernBERT models are not supported",
+        "microsoft/deberta-v3-base": "DeBERTa models are not supported, .*: use bert-base-cased$",
+        "answerdotai/ModernBERT-base": "ModernBERT models are not supported, .*: use bert-base$",
         "distilbert-base-uncased": "DistilBERT models are not supported",
         "gpt2": "GPT-2 models are not supported",
         "distilroberta-base": "DistilRoBERTa models are not supported",

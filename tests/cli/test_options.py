@@ -37,6 +37,16 @@ CONFIGS = {
 }
 
 
+@pytest.mark.parametrize("command", CONFIGS)
+def test_addresses_are_no_paths(command: str) -> None:
+    config = CONFIGS[command]
+    paths = [field.name for field in dataclasses.fields(config) if field.metadata["path"]]
+    for name in {*paths} - {"init_checkpoint"}:
+        for address in ("https://a.example//b.csv", "gs://bucket/b"):
+            with pytest.raises(ConfigError, match=f"^`{name}` {address} is an address; use a path"):
+                config(**{name: address})
+
+
 def wrong_values() -> Iterator[Any]:
     """Yield a command, a flag, an invalid value and a regular expression for the error message."""
     for command, config in CONFIGS.items():
