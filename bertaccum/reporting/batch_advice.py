@@ -22,6 +22,7 @@ from bertaccum.errors import InputError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.record import Record
 from bertaccum.system.files import finite
+from bertaccum.system.phrases import counted
 
 # The estimate uses the last part of a run, because the noise scale grows during training.
 _LATE = 1 / 3
@@ -93,13 +94,16 @@ def advice(record: Record) -> dict[str, Any]:
       and `is_bound` is True.
 
     Raises:
-      InputError: The run has not measured its noise scale in enough updates.
+      InputError: The run has measured its noise scale in too few updates, or none above zero.
     """
     noise = noise_facts(record)
     if noise is None:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
-        what = f"measured its noise scale in {measured:,} updates, which are too few"
+        what = f"measured its noise scale in only {counted(measured, 'update')}"
         remedy = f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none"
+        if measured >= _MIN_UPDATES:
+            what = "measured a gradient noise or signal that is not above zero"
+            remedy = "train longer, so that more updates measure them"
         raise InputError(what, remedy, path=record.paths.path)
     scale = noise["noise_scale"] or noise["lowest"]
     return {

@@ -67,16 +67,19 @@ def test_short_runs_are_an_error(run, updates: int) -> None:
     write_noisy_run(updates)
     outcome = run("advise", "run")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "too few" in outcome.err and "--noise-scale none" in outcome.err
+    counted = "0 updates" if updates == 1 else "19 updates"
+    assert f"only {counted}" in outcome.err and "--noise-scale none" in outcome.err
     assert "noise scale" not in run("show", "run").out
 
 
-def test_noise_below_zero_gives_no_advice(run) -> None:
+@pytest.mark.parametrize("values", [{"noise": -100}, {"signal": -10}])
+def test_noise_or_signal_below_zero_gives_no_advice(run, values: dict[str, float]) -> None:
     """Estimates may be negative, because they are differences."""
-    write_noisy_run(noise=-100)
+    write_noisy_run(**values)
     outcome = run("advise", "run")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "too few" in outcome.err and outcome.err.count("\n") == 1
+    assert "noise or signal that is not above zero" in outcome.err
+    assert outcome.err.count("\n") == 1
     assert "noise scale" not in run("show", "run").out
     assert run("report", "run").code == 0
 
