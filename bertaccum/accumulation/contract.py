@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from bertaccum.system.phrases import counted, listed
+
 # A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
 LossWeight = Callable[[Any, Any, Any], Any]
 ON_PARTIAL = ("apply", "carry", "drop")
@@ -178,8 +180,8 @@ def already_accumulates(model: Any) -> ValueError:
 def other_steps(part: str, theirs: Any, steps: Any) -> ValueError:
     """Return the error for a part of a model with another number of micro-steps."""
     return ValueError(
-        f"the model accumulates over {steps} micro-steps, but {part} over {theirs}; give both the"
-        " same `accumulation_steps`"
+        f"the model accumulates over {counted(steps, 'micro-step')}, but {part} over {theirs}; give"
+        " both the same `accumulation_steps`"
     )
 
 
@@ -265,10 +267,9 @@ def recorded_values(loss: Any) -> Iterator[list[Any]]:
 def warn_of_changing_state(names: Sequence[str]) -> None:
     """Warn about weights that a train_step changes in the forward pass or by itself."""
     if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
             "accumulation cannot be exact with weights that change in the forward pass or by the"
-            f" train_step itself ({', '.join(names[:3])}{more}), because they change in each"
+            f" train_step itself ({listed(names, 3)}), because they change in each"
             " micro-batch instead of once per update",
             stacklevel=4,
         )

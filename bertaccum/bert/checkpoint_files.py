@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.errors import InputError
+from bertaccum.system.phrases import listed
 
 # Names of the weights file in Hugging Face's format, and of the older one in PyTorch's.
 WEIGHTS, TORCH_WEIGHTS = "model.safetensors", "pytorch_model.bin"
@@ -143,9 +144,8 @@ def prefix_in(folder: Path) -> str:
     if latest and latest[1] in prefixes:
         return latest[1]
     if len(prefixes) > 1:
-        more = " and more" if len(prefixes) > 5 else ""
         raise InputError(
-            f"has the checkpoints {', '.join(prefixes[:5])}{more}",
+            f"has the checkpoints {listed(prefixes)}",
             f"pass the prefix of one of them, such as {folder / prefixes[-1]}",
             path=folder,
         )

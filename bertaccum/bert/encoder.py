@@ -15,6 +15,7 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layers import Activation, Initializer, LayerNorm, gelu, gelu_erf
 from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
 from bertaccum.errors import ConfigError
+from bertaccum.system.phrases import counted
 
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu,
@@ -81,7 +82,7 @@ def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddin
     count = len(encoder.hidden_layers)
     if train_layers is not None and train_layers > count:
         raise ConfigError(
-            f"`train_layers` is {train_layers}, but the model has {count} layers",
+            f"`train_layers` is {train_layers}, but the model has {counted(count, 'layer')}",
             f"use at most {count}",
         )
     frozen = [] if train_layers is None else encoder.hidden_layers[: count - train_layers]

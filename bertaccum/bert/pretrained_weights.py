@@ -19,6 +19,7 @@ from bertaccum.bert.in_place import assign_in_place, check_finite
 from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
 from bertaccum.bert.tensor_files import PREFIX, safetensors
 from bertaccum.errors import InputError, reason
+from bertaccum.system.phrases import listed
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Maximum number of mismatched weights that an error message names.
@@ -79,10 +80,8 @@ def _problem(
 def _refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
     """Raise InputError if there are `problems` with the weights; the message names the first."""
     if problems:
-        more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
-        raise InputError(
-            f"does not fit the model: {'; '.join(problems[:_NAMED])}{more}", hint, path=path
-        )
+        what = f"does not fit the model: {listed(problems, _NAMED, '; ')}"
+        raise InputError(what, hint, path=path)
 
 
 def weight_name(weight: tf.Variable) -> str:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertaccum.system.phrases import counted
+
 # Names of all scores that are displayed, in the order in which they are displayed.
 LABELS = {
     "accuracy": "accuracy",
@@ -124,7 +126,8 @@ def sentence(evaluation: Evaluation, metric: str, with_baseline: bool) -> str:
 
 def mean_loss(loss: float | None, examples: int, more: str = "") -> str:
     """Return a text with a mean training loss, the number of examples and `more`, or ""."""
-    return "" if loss is None else f"{loss:.4f} (mean over the last {examples:,} examples{more})"
+    span = counted(examples, "example")
+    return "" if loss is None else f"{loss:.4f} (mean over the last {span}{more})"
 
 
 def noise_scale(facts: dict[str, Any] | None) -> str:

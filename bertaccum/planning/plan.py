@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes
 
 # The number of passages of an example, and the number of tokens of the longest one.
@@ -109,14 +110,13 @@ class BatchPlan:
 
     def __str__(self) -> str:
         whole, short = divmod(self.target_batch, self.micro_batch)
-        cut = f"{whole} micro-batches of {self.micro_batch}"
+        cut = f"{counted(whole, 'micro-batch', 'micro-batches')} of {self.micro_batch}"
         if self.accumulation_steps == 1:
             cut = "one micro-batch, no accumulation"
         elif self.cut == "cost":
-            examples = f"{self.micro_batch} example{'s' * (self.micro_batch > 1)}"
-            cut = f"micro-batches of {examples}, more if they are short"
+            cut = f"micro-batches of {counted(self.micro_batch, 'example')}, more if they are short"
         elif short:
-            cut = f"{whole} micro-batches of {self.micro_batch} and one of {short}"
+            cut += f" and one of {short}"
         recomputed = ", with recomputation" if self.recompute == "layer" else ""
         if self.replicas > 1:
             cut = f"on {self.replicas} replicas, each in micro-batches of {self.micro_batch}"
@@ -124,7 +124,8 @@ class BatchPlan:
         offloaded = f", {moved} in host memory" if moved else ""
         shapes = format_shapes(self.shapes or (), self.real_share)
         compiled = f", compiled for {shapes}" if shapes else ""
-        return f"{self.target_batch} examples per update: {cut}{recomputed}{offloaded}{compiled}"
+        examples = counted(self.target_batch, "example")
+        return f"{examples} per update: {cut}{recomputed}{offloaded}{compiled}"
 
 
 def make_plan(

@@ -22,6 +22,7 @@ from bertaccum.planning.plan_result import PlanResult
 from bertaccum.system.atomic import write_text
 from bertaccum.system.cache import cache_folder, evict, prepare_cache, read_cached, write_cached
 from bertaccum.system.files import json_text
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Progress, silent, tell
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -137,7 +138,7 @@ def _plan_in_precision(
         prepare_cache(progress)
         if request.card is not None:
             minutes = max(round(_expected_seconds(request) / 60), 1)
-            took = f"{minutes} minute{'s' * (minutes > 1)}"
+            took = counted(minutes, "minute")
             tell(progress, f"planning takes about {took} on two cores that nothing else uses")
         result = measure_plan(request, progress)
         if fresh:

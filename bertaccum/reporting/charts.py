@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from bertaccum.options.metrics import LABELS
 from bertaccum.reporting import figures
 from bertaccum.reporting.curves import Series
+from bertaccum.system.phrases import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,8 @@ _PAGE_STYLE = figures.STYLE | {
 
 def loss_curve(series: Series, span: int) -> Markup:
     """Plot the loss of every update, and the running mean of the loss, against examples seen."""
-    label = f"Training loss over {series.total:,} examples, and its mean over {span:,} examples"
+    total, mean = counted(series.total, "example"), counted(span, "example")
+    label = f"Training loss over {total}, and its mean over {mean}"
     return _curve("loss", label, series, lambda axes: figures.draw_loss(axes, series, span, _LINE))
 
 
@@ -45,7 +47,7 @@ def learning_rate_curve(series: Series) -> Markup:
         axes.plot(series.seen, series.learning_rate, color=_ACCENT, linewidth=1.8)
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
 
-    return _curve("rate", f"Learning rate over {series.total:,} examples", series, draw)
+    return _curve("rate", f"Learning rate over {counted(series.total, 'example')}", series, draw)
 
 
 def score_curve(series: Series) -> Markup:

@@ -24,6 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER
 from bertaccum.reporting.curves import Series, smoothed
 from bertaccum.system.atomic import write_bytes
+from bertaccum.system.phrases import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +104,7 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
         draw_scores(scores, series, line)
     for axes in (losses, scores):
         axes.grid(alpha=0.3)
-    losses.set_ylabel(f"training loss (mean over {span:,} examples)")
+    losses.set_ylabel(f"training loss (mean over {counted(span, 'example')})")
     # Legend samples are solid, because a dash may be longer than a sample.
     samples = [Line2D([], [], color=line.color, linewidth=1.8, label=line.label) for line in styles]
     figure.legend(handles=samples, loc="outside lower left")

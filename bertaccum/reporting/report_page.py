@@ -16,6 +16,7 @@ from bertaccum.reporting.candidates import candidate_cells
 from bertaccum.reporting.curves import Series, default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import RUNNING, Record, undamaged
+from bertaccum.system.phrases import counted
 from bertaccum.version import __version__
 
 # If there are very many classes, the page lists this many of them, and as many kinds of mistakes.
@@ -60,7 +61,7 @@ def _test_score(record: Record, evaluation: dict[str, Any] | None) -> dict[str, 
 def _charts(series: Series, span: int) -> dict[str, Markup]:
     if not len(series.updates):
         return {}
-    loss = f"Training loss of each update, and its mean over {span:,} examples"
+    loss = f"Training loss of each update, and its mean over {counted(span, 'example')}"
     rate, score = "Learning rate", f"On dev.tsv: {LABELS[series.metric]}"
     drawn = {loss: charts.loss_curve(series, span), rate: charts.learning_rate_curve(series)}
     return drawn | ({score: charts.score_curve(series)} if len(series.scores) else {})

@@ -16,6 +16,7 @@ from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.runs.record import Record
 from bertaccum.system.files import read_mapping
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 # Names of the inputs of a run whose digests inputs.json contains.
@@ -52,7 +53,7 @@ def facts(record: Record, series: Series, span: int) -> dict[str, Any]:
         "model": model_name(record),
         "data": data_name(record),
         "results": _results(record, series, span),
-        "span": f"{span:,}",
+        "span": counted(span, "example"),
         "points": list(_points(series, span)),
         "plan": _plan(record),
         "inputs": _digests(record) | _truncation(record),
@@ -153,7 +154,8 @@ def _digests(record: Record) -> dict[str, str]:
     digests = {}
     for name in INPUTS:
         if isinstance(inputs.get(name), str):
-            count = f"{rows[name]:,} rows, " if isinstance(rows.get(name), int) else ""
+            known = isinstance(rows.get(name), int)
+            count = f"{counted(rows[name], 'row')}, " if known else ""
             digests[name] = f"{count}SHA-256 {inputs[name]}"
     return digests
 

@@ -23,6 +23,7 @@ from bertaccum.inference.results import TextAndPair
 from bertaccum.options.commands import ServeConfig
 from bertaccum.options.fields import host_names
 from bertaccum.serving.service_metrics import ServiceMetrics
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note
 from data_prep.tables.columns import PAIR, TEXT
 
@@ -165,7 +166,7 @@ def texts_of(body: bytes, pairs: bool, most: int) -> list[TextAndPair]:
     if not isinstance(texts, list) or not texts:
         raise _wrong(f"{TEXTS} must be a list with at least one text")
     if len(texts) > most:
-        what = f"{TEXTS} has {len(texts):,} texts; send at most {most:,} in a request"
+        what = f"{TEXTS} has {counted(len(texts), 'text')}; send at most {most:,} in a request"
         raise HTTPException(_TOO_LARGE, what)
     return [_checked(f"{TEXTS}[{number}]", text, pairs) for number, text in enumerate(texts)]
 

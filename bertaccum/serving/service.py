@@ -23,6 +23,7 @@ from bertaccum.serving.request_batching import Batcher, QueueFullError
 from bertaccum.serving.request_checks import FAILED, GONE, RequestGate, schema, texts_of
 from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.system.files import json_text
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note
 from bertaccum.tasks.labels import Labels
 from bertaccum.version import __version__
@@ -146,7 +147,8 @@ def _add_prediction(app: FastAPI, pairs: bool, batcher: TextBatcher, config: Ser
         try:
             predicted = batcher.submit(texts)
         except QueueFullError:
-            waiting = f"{batcher.queued:,} texts are waiting for the model; try again later"
+            queued = counted(batcher.queued, "text is", "texts are")
+            waiting = f"{queued} waiting for the model; try again later"
             raise HTTPException(_BUSY, waiting, {"Retry-After": str(_RETRY_SECONDS)}) from None
         found = await _unless_gone(request, predicted, config.timeout_seconds)
         if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.system.phrases import counted
 from bertaccum.tasks.labels import Labels
 
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
@@ -38,7 +39,7 @@ def head_mapping(source: ModelSource, labels: Labels, keep: bool) -> HeadMapping
     ):
         raise _differ(f"the problem_type {head.problem_type or 'regression'}", labels)
     if head.outputs not in (None, labels.outputs):
-        raise _differ(f"{head.outputs} outputs {_listed(head.names)}", labels)
+        raise _differ(f"{counted(head.outputs, 'output')} {_listed(head.names)}", labels)
     ours = [_folded(name) for name in labels.names]
     theirs = [_folded(name) for name in head.names]
     if not ours or not theirs:

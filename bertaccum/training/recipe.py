@@ -23,6 +23,7 @@ from bertaccum.errors import InputError
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
+from bertaccum.system.phrases import counted
 from bertaccum.tasks.forward import HEAD_LAYER
 from bertaccum.tasks.head import build_classifier, load_run
 
@@ -70,7 +71,7 @@ def _load_head(
     found, expected = [*kernel.shape, *bias.shape], [*layer.kernel.shape[::-1], *layer.bias.shape]
     if found != expected:
         raise InputError(
-            f"its head has {bias.size} outputs, but the data need {len(head.rows)}",
+            f"its head has {counted(bias.size, 'output')}, but the data need {len(head.rows)}",
             "omit `keep_head` for a random head, or choose other data",
             path=checkpoint,
         )

@@ -21,6 +21,7 @@ from bertaccum.distribution.device_memory import (
     reset_peak_memory,
 )
 from bertaccum.errors import DivergedError
+from bertaccum.system.phrases import listed
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.memory_recovery import build_optimizer, recover
@@ -136,11 +137,10 @@ class Updater:
                 what = f"loss of micro-batch {bad[0] + 1} of {share.micro_steps}"
                 rows = rows[share.positions[share.cuts[bad[0]] : share.cuts[bad[0] + 1]]]
                 break
-        named = ", ".join(map(str, numbers[rows[:_NAMED_ROWS]]))
-        more = f" and {len(rows) - _NAMED_ROWS} more" if len(rows) > _NAMED_ROWS else ""
+        named = listed([f"{number}" for number in numbers[rows]], _NAMED_ROWS)
         often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
         return DivergedError(
-            f"the {what} in update {update} is not finite (train.tsv, rows {named}{more}){often}",
+            f"the {what} in update {update} is not finite (train.tsv, rows {named}){often}",
             remedy(self._setup.config.precision),
         )
 

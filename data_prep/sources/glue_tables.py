@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from bertaccum.errors import InputError
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.rows import Records, Row
 from data_prep.tables.text_files import text_lines
@@ -91,12 +92,12 @@ def _cells(path: Path, wanted: Sequence[str], header: Sequence[str], note: Note 
         if len(cells) == len(names) and (note is None or all(cells[p] for p in places)):
             yield row, [cells[place] for place in places]
         elif note is None:
-            what = f"has {len(cells)} columns, but should have {len(names)}"
+            what = f"has {counted(len(cells), 'column')}, but should have {len(names)}"
             raise InputError(what, _AGAIN, path=path, row=row)
         else:
             broken.append(row)
     if note is not None and broken:
-        skipped = f"{len(broken):,} rows with missing columns (first: row {broken[0]:,})"
+        skipped = f"{counted(len(broken), 'row')} with missing columns (first: row {broken[0]:,})"
         note(f"{path}: skipped {skipped}, as GLUE's baselines do")
 
 

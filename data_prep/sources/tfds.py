@@ -8,6 +8,7 @@ from typing import Any
 from bertaccum.errors import BertAccumError, ConfigError, InputError, reason
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress
 from data_prep.sources import tfds_features
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
@@ -140,7 +141,7 @@ def _without_missing(examples: Iterator[Row], where: str, note: Note) -> Iterato
         else:
             yield row
     if missing:
-        note(f"{where}: skipped {missing:,} rows without a label")
+        note(f"{where}: skipped {counted(missing, 'row')} without a label")
 
 
 def _in_order_of_submission(examples: Iterator[Row], builder: Any, split: str) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from bertaccum.errors import InputError
 from bertaccum.system.files import check_unpacked, open_input
+from bertaccum.system.phrases import listed
 
 _UTF_8 = "utf-8"
 # UTF-32 comes first because its byte order mark starts with that of UTF-16.
@@ -259,8 +260,7 @@ def _only_member(file: IO[bytes], path: Path) -> tuple[zipfile.ZipFile, str]:
     if not names:
         raise InputError("is a zip archive without any file", path=path)
     if len(names) > 1:
-        some = ", ".join(names[:_NAMED_MEMBERS]) + ", ..." * (len(names) > _NAMED_MEMBERS)
-        message = f"is a zip archive of {len(names)} files ({some})"
+        message = f"is a zip archive of {len(names)} files ({listed(names, _NAMED_MEMBERS)})"
         raise InputError(message, "unpack it and pass one of them", path=path)
     return archive, names[0]
 

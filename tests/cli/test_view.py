@@ -22,6 +22,7 @@ from bertaccum.cli.display.run_progress import RunStatistics
 from bertaccum.cli.display.terminal_view import Live
 from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.cli.options import make_view
+from bertaccum.options import metrics
 from bertaccum.planning.plan import make_plan
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
 
@@ -37,6 +38,13 @@ STARTED = Started(
     updates=50,
     done=9,
 )
+
+
+def test_numbers_of_one_have_singular_nouns() -> None:
+    values = {"train_examples": 1, "updates": 1, "plan": make_plan(1, 1)}
+    said = sentences.started(dataclasses.replace(STARTED, **values))
+    assert "1 example to train on" in said and "no accumulation; 1 update\n" in said
+    assert metrics.mean_loss(0.5, 1) == "0.5000 (mean over the last 1 example)"
 
 
 def updated(number: int, loss: float = 0.5, skipped: bool = False) -> Updated:

@@ -169,7 +169,7 @@ def test_pairs_with_two_dev_sets_and_missing_labels(prepared: Any, tmp_path: Pat
     assert len(rows_of(result, "train")) == 15
     assert said == [
         "small_entailment/1.2.0 train: skipped 5 rows without a label",
-        "small_entailment/1.2.0 validation_matched: skipped 1 rows without a label",
+        "small_entailment/1.2.0 validation_matched: skipped 1 row without a label",
     ]
 
 

@@ -33,6 +33,9 @@ def test_plan_as_text() -> None:
     by_cost = str(make_plan(32, 12, cut="cost"))
     assert by_cost.endswith("micro-batches of 12 examples, more if they are short")
     assert str(make_plan(32, 12)) == "32 examples per update: 2 micro-batches of 12 and one of 8"
+    assert str(make_plan(3, 2)) == "3 examples per update: 1 micro-batch of 2 and one of 1"
+    single = "1 example per update: one micro-batch, no accumulation"
+    assert str(make_plan(1, 1)) == single
     offloaded = str(make_plan(32, 8, Saving(offload="all")))
     assert offloaded.endswith("micro-batches of 8, moments and accumulators in host memory")
 

@@ -11,6 +11,7 @@ from bertaccum.cli.display import sentences, tables
 from bertaccum.cli.options import command
 from bertaccum.cli.shared import print_result
 from bertaccum.errors import RunError
+from bertaccum.system.phrases import counted
 
 
 @command()
@@ -33,7 +34,7 @@ def doctor(as_json: bool) -> None:
     print_result(as_json, record, _show)
     failed = sum(check["status"] == "failed" for check in record["checks"])
     if failed:
-        which = "1 check" if failed == 1 else f"{failed} checks"
+        which = counted(failed, "check")
         raise RunError(f"{which} failed", "follow the advice below each failed check")
 
 

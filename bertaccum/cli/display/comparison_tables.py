@@ -8,6 +8,7 @@ from typing import Any
 from bertaccum.cli.display import table_fitting as fitting
 from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
 from bertaccum.options.metrics import LABELS, ordered, shown
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import known_size
 
 _SPREAD = {
@@ -20,7 +21,8 @@ _SPREAD = {
 
 def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
-    head = f"{result['runs']} runs; checkpoints selected by dev {LABELS[result['best_by']]}"
+    runs, metric = counted(result["runs"], "run"), LABELS[result["best_by"]]
+    head = f"{runs}; checkpoints selected by dev {metric}"
     known = {label: result[name] for name, label in _SPREAD.items() if name in result}
     rows = [[label, *(f"{v:.4f}" for v in spread.values())] for label, spread in known.items()]
     fitting.show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
@@ -33,7 +35,8 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
     fitting.show(head, [_swept(cell) for cell in result["cells"]])
     grid = f"the whole grid takes {result['grid_updates']:,}"
-    fitting.print_line(f"{result['updates']:,} updates in {duration(result['seconds'])}; {grid}")
+    updates = counted(result["updates"], "update")
+    fitting.print_line(f"{updates} in {duration(result['seconds'])}; {grid}")
     fitting.print_paths(result["figures"])
     if command:
         equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
@@ -59,7 +62,7 @@ def print_comparison(values: dict[str, Any]) -> None:
     rows = [[fact, *cells] for fact, cells in facts.items() if any(cells)]
     names = fitting.below_common_folder([row["run"] for row in values["runs"]])
     fitting.show_side_by_side(["run", *names], rows)
-    span = f"{values['smooth']:,} examples"
+    span = counted(values["smooth"], "example")
     noise = f"standard deviation of the loss around its running mean over {span}"
     fitting.print_line(f"training loss: mean over the last {span}; noise: {noise}")
     if values["differences"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertaccum.cli.display.sentences import duration, result_json, with_flags
 from bertaccum.cli.display.table_fitting import print_line, print_paths, show
 from bertaccum.reporting.candidates import candidate_cells
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_size
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def print_plan(result: PlanResult, path: str, show_all: bool = True) -> None:
         least=("predicted", "steps", *saving, "measured"),
     )
     if left_out := len(candidates) - len(rows):
-        print_line(f"… {left_out} more candidates; --all prints them")
+        print_line(f"… {counted(left_out, 'more candidate')}; --all prints them")
     if result.plan is not None:
         print_line(f"* {result.plan}")
         print_line(f"reason: {with_flags(str(result.why))}")
@@ -74,9 +75,9 @@ def _print_speed(result: PlanResult, examples: int | None) -> None:
     if not result.examples_per_second:
         return
     number = examples or _USUAL_EXAMPLES
-    epoch = f"an epoch of {number:,} examples" if examples else f"{number:,} examples"
-    takes = "takes" if examples else "take"
-    print_line(f"{epoch} {takes} {duration(number / result.examples_per_second)} (h:mm:ss)")
+    epoch, takes = ("an epoch of ", "takes") if examples else ("", "take")
+    some = f"{epoch}{counted(number, 'example')}"
+    print_line(f"{some} {takes} {duration(number / result.examples_per_second)} (h:mm:ss)")
     if compiled := result.compiled_examples_per_second:
         print_line(
             f"with compiled steps: at least {compiled:.1f} examples/s, calculated; `bertaccum"

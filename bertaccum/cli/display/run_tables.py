@@ -9,6 +9,7 @@ from bertaccum.cli.display.sentences import duration, updates_done
 from bertaccum.cli.display.table_fitting import below_common_folder, print_line, show, show_facts
 from bertaccum.options import metrics
 from bertaccum.options.metrics import LABELS, METRICS, shown
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes, known_size
 
 
@@ -76,7 +77,7 @@ def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
     early = ", stopped early: no improvement" if summary["stopped_early"] else ""
     facts = {
         "run folder": folder,
-        "updates": f"{summary['updates']:,} ({summary['examples']:,} examples){early}",
+        "updates": f"{summary['updates']:,} ({counted(summary['examples'], 'example')}){early}",
         **metrics.outcome(summary["best_evaluation"], metric),
         f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
         "speed": _speed(summary),

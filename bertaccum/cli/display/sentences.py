@@ -18,6 +18,7 @@ from bertaccum.options import metrics
 from bertaccum.options.fields import Options, field_names
 from bertaccum.options.offload_rungs import LADDER
 from bertaccum.system.files import json_text
+from bertaccum.system.phrases import counted
 from bertaccum.system.printable import printable, printable_json
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped
 
@@ -154,10 +155,10 @@ def started(event: Started) -> str:
     cut = event.truncation if event.truncation and event.truncation.longer else None
     lines = [
         f"{event.model}: {event.parameters:,} parameters, {_weights(event)}",
-        f"{event.train_examples:,} examples to train on, {event.dev_examples:,} for dev",
+        f"{counted(event.train_examples, 'example')} to train on, {event.dev_examples:,} for dev",
         f"warning: {event.doubt}" if event.doubt else "",
         *([f"{cut}", cut.advice()] if cut else []),
-        f"{event.plan}; {event.updates:,} updates",
+        f"{event.plan}; {counted(event.updates, 'update')}",
         f"plan: {event.why}" if event.why else "",
         f"learning rate {event.learning_rate:g}, the default for this model"
         if event.default_rate

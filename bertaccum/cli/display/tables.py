@@ -10,6 +10,7 @@ from bertaccum.cli.display.sentences import relative_path
 from bertaccum.cli.display.table_fitting import is_limited, print_line, show, show_facts, show_whole
 from bertaccum.options.metrics import MAX_CLASSES, confusions, scores, warning
 from bertaccum.options.task_names import REGRESSION
+from bertaccum.system.phrases import counted
 
 if TYPE_CHECKING:
     from data_prep.preparation import PrepareResult
@@ -25,7 +26,7 @@ def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
     data = relative_path(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    print_line(f"{values['examples']:,} examples of {data}{update}")
+    print_line(f"{counted(values['examples'], 'example')} of {data}{update}")
     show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
@@ -53,7 +54,8 @@ def _class_scores(classes: list[dict[str, Any]], thresholds: list[float] | None)
     head[3] = "F1"
     show(head, rows, least=("precision", "recall", "threshold"))
     if left_out:
-        print_line(f"… {left_out:,} more classes with a higher F1; --json lists all classes")
+        more = counted(left_out, "more class", "more classes")
+        print_line(f"… {more} with a higher F1; --json lists all classes")
 
 
 def _confusion(names: list[str], counts: list[list[int]]) -> None:
@@ -119,7 +121,8 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
     ]
     show(["class", *counts], cells)
     if (left_out := len(classes) - _max_rows()) > 0:
-        print_line(f"… {left_out:,} more classes with fewer rows; --json lists all classes")
+        more = counted(left_out, "more class", "more classes")
+        print_line(f"… {more} with fewer rows; --json lists all classes")
 
 
 def print_models(records: list[dict[str, Any]]) -> None:
