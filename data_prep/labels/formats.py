@@ -1,9 +1,9 @@
 """Finds the labels in cells of a label column: `joy`, `joy|anger` or `['joy', 'anger']`.
 
-A cell contains a list if it looks like one of JSON, Python or NumPy: items in brackets that are
-quoted, are numbers, or are words separated by commas. Real lists of JSON Lines and Parquet reach
-this module as JSON. If all lists have the same number of items, all 0 or 1, each item says whether
-one label applies, and the labels are named by their positions.
+A cell contains a list if it looks like one of JSON, Python, NumPy or PostgreSQL: items in brackets
+that are quoted, are numbers, or are words separated by commas. Real lists of JSON Lines and Parquet
+reach this module as JSON. If all lists have the same number of items, all 0 or 1, each item says
+whether one label applies, and the labels are named by their positions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from data_prep.tables.spellings import Finder, finite_number, visible
 
 _DEFAULT = "|"
 # Separators that a column may have instead of the default.
-_OTHERS = (",", ";", "/", " ")
-_WRITTEN = (_DEFAULT, *_OTHERS[:-1])
+_OTHERS = (",", ";", "/", "&", "+", " ")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ITEM = re.compile(
     r"""\s*(?:[uUbB]?(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
@@ -58,7 +57,7 @@ class LabelFormat:
         return {cell: self._labels(cell, lists) for cell in cells}
 
     def _labels(self, cell: str, lists: bool) -> list[str]:
-        items = list_in(cell) if lists and (cell.startswith("[") or is_list(cell)) else None
+        items = list_in(cell) if lists and (cell.startswith(("[", "{")) or is_list(cell)) else None
         plain = [cell] if self.separator is None else split(cell, self.separator)
         if not self.flags or (lists and items is None):
             return plain if items is None else items
@@ -117,7 +116,7 @@ def joined_labels(cells: Collection[str]) -> str | None:
     More precisely, more than half of all parts of such cells do. None if there is no such cell.
     """
     alone = set(map(_folded, cells))
-    found = (_joined(by, cells, lambda one: _folded(one) in alone) for by in _WRITTEN)
+    found = (_joined(by, cells, lambda one: _folded(one) in alone) for by in (_DEFAULT, *_OTHERS))
     return next((cell for joined in found for cell in joined), None)
 
 
@@ -154,7 +153,7 @@ def is_list(cell: str) -> bool:
         return True
     is_quoted = "'" in cell or '"' in cell
     are_numbers = all(map(_is_number, items)) and (cell[0] == "[" or "," in cell)
-    return is_quoted or are_numbers or (cell[0] == "[" and "," in cell)
+    return is_quoted or are_numbers or (cell[0] in "[{" and "," in cell)
 
 
 def _unescaped(text: str) -> str:
@@ -208,7 +207,9 @@ def _joined(separator: str, cells: Collection[str], is_label: Callable[[str], ob
     """Return the cells that contain a separator if most of their parts are labels, else none."""
     joined = {cell: own for cell in cells if len(own := split(cell, separator)) > 1}
     parts = {one for own in joined.values() for one in own}
-    return list(joined) if 2 * sum(bool(is_label(one)) for one in parts) > len(parts) else []
+    # Names may contain spaces.
+    least = len(parts) if separator == " " else len(parts) // 2 + 1
+    return list(joined) if sum(bool(is_label(one)) for one in parts) >= least else []
 
 
 def _folded(label: str) -> str:

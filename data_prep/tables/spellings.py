@@ -25,7 +25,7 @@ _GROUPED = re.compile(
     r"(?P<rest>(?!(?P=mark))[.,]\d+)?",
     re.ASCII,
 )
-_MINUS = "\u2212"  # The minus sign of typeset tables, which `float` does not accept.
+_MINUS = "\u2212"  # The minus sign of typeset tables.
 # Returns the class that a label spells, or None.
 Finder = Callable[[str], str | None]
 # Labels that may stand for a missing value.
@@ -36,7 +36,7 @@ _WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 def finite_number(text: str) -> float | None:
     """Return the number that a cell contains, or None if it is not a finite float32 number."""
     try:
-        number = float(text)
+        number = float(text.replace(_MINUS, "-"))
     except ValueError:
         return None
     # Python also accepts underscores between digits, which other programs do not write.
@@ -53,10 +53,9 @@ def number_remedy(cell: str) -> str | None:
             return f"write it as {whole}, or as {decimal} if the comma is a decimal mark"
         return f"write it as {whole}{(match['rest'] or '').replace(',', '.')}"
     decimal = cell.replace(",", ".")
-    if finite_number(decimal) is None:
-        return None
-    comma = "a decimal point instead of the comma"
-    return f"write {comma if ',' in cell else 'a minus sign of ASCII'}, as in {decimal}"
+    if finite_number(decimal) is not None:
+        return f"write a decimal point instead of the comma, as in {decimal}"
+    return None
 
 
 def flags_remedy(flags: int) -> str:
@@ -141,6 +140,6 @@ def respelled(classes: Mapping[str, str]) -> str:
 
 def _key(label: str) -> str:
     """Return a text that is equal for different spellings of a label."""
-    plain = visible(label)
+    plain = visible(label).replace(_MINUS, "-")
     whole = _WHOLE.match(plain)
     return whole[1] if whole else unicodedata.normalize("NFC", plain.casefold())

@@ -12,7 +12,7 @@ from preparing import run
 from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import InputError
 from data_prep.preparation import PrepareResult
-from data_prep.tables.spellings import class_finder, merged, shown
+from data_prep.tables.spellings import class_finder, finite_number, merged, number_remedy, shown
 from data_prep.tables.tsv import read_tsv
 
 ACCENT, COMPOSED = "caf\u0065\u0301", "caf\u00e9"
@@ -23,6 +23,7 @@ ACCENT, COMPOSED = "caf\u0065\u0301", "caf\u00e9"
     [
         ("1", "1.0", "1.00", "+1"),
         ("0", "0.0"),
+        ("-1", "\u22121", "-1.0"),
         ("12345678901234567", "12345678901234567.0"),
         ("True", "true", "TRUE"),
         (COMPOSED, ACCENT, "CAF\u00c9", "CAFE\u0301"),
@@ -58,6 +59,13 @@ def test_spellings_of_one_class_are_merged_and_found(spellings: tuple[str, ...])
 )
 def test_different_labels_stay_apart(labels: list[str]) -> None:
     assert merged(dict.fromkeys(labels, 1)) == {label: label for label in labels}
+
+
+def test_minus_sign_of_typeset_tables_is_understood() -> None:
+    assert (finite_number("\u22121.5"), number_remedy("\u22121,5")) == (
+        -1.5,
+        "write a decimal point instead of the comma, as in -1.5",
+    )
 
 
 def test_whole_numbers_are_merged_among_words() -> None:
