@@ -50,6 +50,7 @@ _UNREADABLE = {
     "*.keras": ("a Keras model", OTHER_FORMAT),
     "*.msgpack": ("a Flax model", OTHER_FORMAT),
     "*.onnx": ("an ONNX model", OTHER_FORMAT),
+    "*.gguf": ("a GGUF model", OTHER_FORMAT),
     "*.tar": ("a tar archive", _UNPACK),
     "*.tar.*": ("a tar archive", _UNPACK),
     "*.tgz": ("a tar archive", _UNPACK),
@@ -82,6 +83,14 @@ def refuse_folder(folder: Path) -> None:
     for pattern, (what, remedy) in _UNREADABLE.items():
         if path := next(folder.glob(pattern), None):
             raise InputError(f"has {path.name}, {what}, which cannot be read", remedy, path=folder)
+
+
+def models_inside(folder: Path) -> list[Path]:
+    """Return the folders in a folder and in its folders that have weights, shorter names first."""
+    # Trainer of transformers names them checkpoint-500 and checkpoint-1000.
+    names = (*WEIGHT_FILES, "*.index")
+    paths = (path for name in names for at in ("*", "*/*") for path in folder.glob(f"{at}/{name}"))
+    return sorted({path.parent for path in paths}, key=lambda path: (len(path.name), path.name))
 
 
 # Prefix of the weight files in Google's releases.

@@ -196,6 +196,9 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoi
         form = GOOGLE
     if form is None:
         checkpoint_files.refuse_folder(folder)
+        if inside := checkpoint_files.models_inside(folder):
+            remedy = f"pass the folder of one, such as {inside[-1]}"
+            raise InputError("has no model, but folders in it have", remedy, path=folder)
         raise InputError(
             f"has no {prefix}.index",
             "pass a folder in the format of Google's releases or of Hugging Face, or the prefix of"

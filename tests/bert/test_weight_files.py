@@ -42,6 +42,23 @@ def test_weights_without_their_folder_are_not_called_a_damaged_zip(
         found(tmp_path / f"weights{suffix}")
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["checkpoint-500/model.safetensors", "checkpoint-1000/model.safetensors"],
+        ["snapshots/checkpoint-1000/pytorch_model.bin"],
+        ["checkpoint-1000/bert_model.ckpt.index"],
+    ],
+)
+def test_folder_of_models_names_one(tmp_path: Path, files: list[str]) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    wanted = rf"has no model, but .*; pass the folder of one, such as {tmp_path}.*checkpoint-1000$"
+    with pytest.raises(InputError, match=wanted):
+        found(tmp_path)
+
+
 UNREADABLE = {
     "tf_model.h5": "a model of transformers for TensorFlow, .*from_tf=True",
     "tf_model-00001-of-00002.h5": "a model of transformers for TensorFlow, ",
@@ -54,6 +71,7 @@ UNREADABLE = {
     "my.keras": "a Keras model, ",
     "bert.h5": "a Keras model, ",
     "model.onnx": "an ONNX model, ",
+    "bert.gguf": "a GGUF model, ",
     "bert-tensorflow2.tar.gz": "a tar archive, .*; unpack it and pass the folder",
 }
 
