@@ -123,6 +123,9 @@ def _files(class_folder: Node) -> list[Node]:
         what = f"contains folders inside {class_folder.name}, which should contain only text files"
         remedy = f"{unpack}pass the folder that contains the class folders, such as {class_folder}"
         raise InputError(what, remedy, path=str(class_folder.parent))
+    if files and all(ending(path) in TABLE_ENDINGS for path in files):
+        what = f"contains only tables in {class_folder.name}, which should contain text files"
+        raise InputError(what, f"pass a table, such as {files[0]}", path=str(class_folder.parent))
     return files
 
 

@@ -109,6 +109,10 @@ def test_error_names_folder_without_classes(imdb: Path, tmp_path: Path) -> None:
     (empty / "train.csv").touch()
     with pytest.raises(InputError, match=r"pass a file in it \(train.csv\), or create"):
         rows(empty)
+    (empty / "train").mkdir()
+    (empty / "train/a.csv").touch()
+    with pytest.raises(InputError, match=r"only tables in train, .*; pass a table, .*/train/a.csv"):
+        rows(empty)
     (imdb / "train/pos/1_7.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match=r"pos/1_7.txt, row 1: byte 0xe9"):
         rows(imdb / "train")
