@@ -69,10 +69,12 @@ def check_labels(
     """Check that cells have the same format, and that classes that are numbers are finite.
 
     Raises:
-      InputError: Most cells are lists of 0 and 1 for each label but one is not, or all labels are
-        numbers and some but not all are NaN or infinite, as the result of a division by 0 is.
+      InputError: Most cells are 0 or 1 for each label but one is not, or all labels are numbers and
+        some but not all are NaN or infinite, as the result of a division by 0 is.
     """
-    if other := next((c for c in rows if form.flags and form.lists and not list_in(c)), None):
+    # A list of another length is left as it is written.
+    cells = (c for c in rows if labels[c] == [c] or (form.lists and not list_in(c)))
+    if form.flags and (other := next(cells, None)):
         what = (
             f"the label {other[:80]!r} is not a list of {form.flags} numbers, unlike other labels"
         )

@@ -185,11 +185,14 @@ def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | Non
     # does a length that is the number of classes if there are only lists.
     labels = label_format.labels_in(cells)
     own = [tuple(map(_switch, labels[c])) for c in cells if not label_format.lists or list_in(c)]
-    sizes = set(map(len, own))
-    if len(sizes) != 1 or min(sizes) < 2 or not all(map(_FLAGS.issuperset, own)):
+    sizes = Counter(map(len, own))
+    if not all(map(_FLAGS.issuperset, own)):
         return 0
     if any(len({*flags}) < len(flags) for flags in own):
-        return min(sizes)
+        # If lists have several lengths, `check_labels` refuses those that are not the usual one.
+        return max(filter(lambda size: size > 1, sizes), key=sizes.__getitem__)
+    if len(sizes) != 1 or min(sizes) < 2:
+        return 0
     are_flags = len(set(own)) > 1 if len(own) < len(cells) else classes in (0, *sizes)
     return min(sizes) if label_format.lists and classes is not None and are_flags else 0
 

@@ -184,6 +184,7 @@ def test_two_class_numbers_are_not_zeros_and_ones(tmp_path: Path) -> None:
         (["[0, 1, 0]", "[]", "[1, 0, 0]"], 3),
         (["[0, 1]", "[1, 0]", "1"], 4),
         ([[0, 1, 1], 1, [1, 0, 0]], 2),
+        (["[0, 1, 0]", "[1, 1]", "[0, 0, 1]"], 3),
     ],
 )
 @pytest.mark.parametrize("task", [None, "multi-label"])
@@ -197,6 +198,17 @@ def test_other_label_beside_lists_of_zeros_and_ones_is_an_error(
     path.write_text("".join(f"{cell}\ttext\n" for cell in ["label", *map(str, labels)]))
     with pytest.raises(InputError, match=f"train.tsv, row {row + (tmp_path / 'a.jsonl').exists()}"):
         read_labels(tmp_path, task)
+
+
+@pytest.mark.parametrize("separator", ["|", " ", ", "])
+def test_zeros_and_ones_of_several_lengths_are_no_class_numbers(
+    tmp_path: Path, separator: str
+) -> None:
+    labels = [separator.join(flags) for flags in ("010", "110", "1", "00")]
+    with pytest.raises(ConfigError, match=r"look like several labels, .* all .* parts are 0 or 1"):
+        prepared(tmp_path, labels * 2)
+    with pytest.raises(InputError, match="row 4: the label '1' is not a list of 3 numbers, unlike"):
+        prepared(tmp_path, labels * 2, task="multi-label")
 
 
 def test_numbers_beside_lists_of_class_numbers_are_class_numbers(tmp_path: Path) -> None:
