@@ -25,8 +25,9 @@ def reason_for(chosen: Candidate, candidates: Sequence[Candidate], shared: bool)
         return "each replica's whole share of a window fits"
     whole = [c for c in candidates if c.plan.accumulation_steps == 1 and c.fits]
     if chosen.plan.accumulation_steps == 1:
-        others = any(c.rate for c in candidates if c.plan != chosen.plan)
-        untimed = "" if others else "; smaller micro-batches were not timed"
+        timed = any(c.rate for c in candidates if c.plan != chosen.plan)
+        untimed = "; smaller micro-batches were not timed"
+        untimed = "" if timed or chosen.plan.micro_batch == 1 else untimed
         return f"the whole window fits: no accumulation is needed{untimed}"
     speed = f"{chosen.rate:.1f} examples/s"
     if whole and whole[0].rate and not shared:

@@ -236,6 +236,12 @@ def test_reason_never_calls_a_slower_candidate_the_fastest(
     assert reason_for(found[1], found, shared=False) == reason
 
 
+def test_no_micro_batch_is_smaller_than_one_example() -> None:
+    for size, end in ((1, "needed"), (6, "needed; smaller micro-batches were not timed")):
+        only = Candidate(make_plan(size, size), 0.0, None, None, fits=True)
+        assert reason_for(only, [only], shared=False).endswith(f"is {end}")
+
+
 def test_moments_are_offloaded_from_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
     _, plain = make(device_memory="900MiB", offload="none")
     _, offloaded = make(device_memory="900MiB", offload="moments")
