@@ -1,12 +1,17 @@
-"""Compares what the noise scale predicts about target batches with real runs.
+"""Compares target batches with each other and with what the noise scale predicts.
 
-    python benchmarks/batch_size.py runs --shared ../shared    # 30 minutes on 2 cores
+    python benchmarks/batch_size.py runs --shared ../shared     # 30 minutes on 2 cores
+    python benchmarks/batch_size.py budget --shared ../shared   # 60 minutes on 2 cores
 
-Trains a pretrained BERT-Tiny on IMDB with target batches of 8 to 128, until the loss on 1,000 held
-out reviews reaches fixed values. For each batch, one seed selects the best rate of a grid; three
-other seeds then measure the number of updates. The learning rate is nearly constant, because the
-schedule is much longer than the runs. The figure shows the measured numbers beside those predicted
-from the noise scale of the runs with batch 32, or from its lower bound.
+`runs` trains a pretrained BERT-Tiny on IMDB with target batches of 8 to 128, until the loss on
+1,000 held out reviews reaches fixed values. For each batch, one seed selects the best rate of a
+grid; three other seeds then measure the number of updates. The learning rate is nearly constant,
+because the schedule is much longer than the runs. The figure shows the measured numbers beside
+those predicted from the noise scale of the runs with batch 32, or from its lower bound.
+
+`budget` trains the same model on 5,000 reviews with target batches of 1 to 128, and compares the
+loss on 5,000 others at the end. AdamW's beta2 is 0.999, or has the half-life in examples that 0.999
+has at batch 32. Here, the learning rate rises and falls as usual.
 """
 
 from __future__ import annotations
@@ -36,6 +41,10 @@ BATCHES = (8, 16, 32, 64, 128)
 # Learning rates to try: those of batch 32, times the square root of the relative batch.
 RATES = (1e-4, 2e-4, 4e-4, 8e-4)
 SEEDS = (1, 2, 3)
+# For `budget`: the data, how many examples each run sees, and the rates to try.
+MANY_DEV = DataSet("IMDB, 5,000 dev", partial(some_imdb, 25_000), dev_fraction=0.2)
+BUDGET_BATCHES, BUDGET, BUDGET_RATES = (1, 4, 16, 32, 128), 5_000, RATES[1:]
+BETA2 = 0.999
 TARGETS = (0.55, 0.5, 0.45)
 MOST_EXAMPLES, EVAL_EXAMPLES, LENGTH = 40_000, 512, 128
 
@@ -124,6 +133,64 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
     return results, report(results, out)
 
 
+def final(
+    data: Path, shared: Path, out: Path, batch: int, beta2: float, rate: float, seed: int
+) -> dict[str, float]:
+    """Return the dev loss and accuracy at the end of a run; repeated calls read them."""
+    saved = out / f"final/{batch}-{beta2:.6f}-{rate:.2e}-{seed}.json"
+    if not saved.exists():
+        folder, last = out / "run-budget", {}
+        shutil.rmtree(folder, ignore_errors=True)
+        for event in bertaccum.training_events(
+            data=str(data),
+            out=str(folder),
+            init_checkpoint=str(shared / "pretrained/bert_tiny_reviews"),
+            target_batch=batch,
+            micro_batch=min(batch, 32),
+            learning_rate=rate,
+            adam_beta2=beta2,
+            max_seq_length=LENGTH,
+            seed=seed,
+            epochs=BUDGET / 20_000,
+            eval_every=10**6,
+            save_every="2h",
+            noise_scale="none",
+        ):
+            if isinstance(event, bertaccum.Evaluated):
+                last = {"loss": event.loss, "accuracy": event.accuracy}
+        tf_keras.backend.clear_session()
+        saved.parent.mkdir(exist_ok=True)
+        saved.write_text(json.dumps(last))
+    known: dict[str, float] = json.loads(saved.read_text())
+    return known
+
+
+def budget(shared: Path, out: Path) -> tuple[Results, str]:
+    data = MANY_DEV.prepared(shared, out)
+    results: Results = []
+    for batch in BUDGET_BATCHES:
+        for kind, beta2 in (("fixed", BETA2), ("half-life", BETA2 ** (batch / 32))):
+            end = partial(final, data, shared, out, batch, beta2)
+            rates = [rate * (batch / 32) ** 0.5 for rate in BUDGET_RATES]
+            tried = {rate: end(rate, 0)["loss"] for rate in rates}
+            best = min(rates, key=lambda rate: tried[rate])
+            ends = [end(best, seed) for seed in SEEDS]
+            result: dict[str, Any] = {"batch": batch, "beta2": beta2, "kind": kind, "rate": best}
+            result |= {key: [one[key] for one in ends] for key in ("loss", "accuracy")}
+            results.append(result | {"tried": str(tried)})
+            say(str(results[-1]))
+    rows = [
+        [r["batch"], f"{r['beta2']:.6g} ({r['kind']})", f"{r['rate']:.1e}"]
+        + [
+            f"{statistics.fmean(r[key]):.4f} ± {statistics.stdev(r[key]):.4f}"
+            for key in ("loss", "accuracy")
+        ]
+        for r in results
+    ]
+    heads = ["batch", "beta2", "learning rate", "dev loss", "accuracy"]
+    return results, table(heads, rows)
+
+
 def fitted(batches: np.ndarray, updates: np.ndarray) -> float:
     """Return the S for which updates proportional to 1 + S / batch fit best, relatively."""
     scales = np.geomspace(0.1, 1e5, 2000)
@@ -170,4 +237,4 @@ def report(results: Results, out: Path) -> str:
 
 
 if __name__ == "__main__":
-    run_part(__doc__.partition("\n")[0], "batch_size", {"runs": runs})
+    run_part(__doc__.partition("\n")[0], "batch_size", {"runs": runs, "budget": budget})

@@ -326,6 +326,12 @@ class TrainConfig(StepConfig):
         " the first update.",
         choices=(ADAMW, BERT_ADAMW),
     )
+    adam_beta2: float = optimization_option(
+        0.999,
+        "Decay rate of AdamW's second moments per update. For a very small `target_batch`, a value"
+        " closer to 1 averages over as many examples as in a large one.",
+        numbers=Numbers(0, 0.99999),
+    )
     max_nonfinite: int = optimization_option(
         20,
         "Stop after this many consecutive updates with a non-finite gradient. Such updates are"

@@ -112,6 +112,7 @@ def make_optimizer(
     inner: tf_keras.optimizers.Optimizer = InPlaceAdamW(
         learning_rate=schedule or make_schedule(config, updates),
         weight_decay=config.weight_decay,
+        beta_2=config.adam_beta2,
         **_KINDS[config.optimizer],
     )
     inner.exclude_from_weight_decay(var_names=list(NO_DECAY))

@@ -28,7 +28,9 @@ from bertaccum.training.step import make_update
 
 # This is 25 times the default learning rate. A higher one would amplify rounding errors: the
 # gradient of a key's bias is only rounding noise, which Adam scales to a full step.
-CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
+CONFIG = TrainConfig(
+    learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2, adam_beta2=0.99
+)
 # 100 examples are three windows of 32 and one of 4, so the tenth update is in the third epoch.
 UPDATES = 10
 
@@ -56,7 +58,9 @@ def train(store: TokenStore, micro_batch: int) -> tuple[np.ndarray, list[dict[st
 def large_batch(store: TokenStore) -> tuple[np.ndarray, list[dict[str, float]]]:
     """Train without `make_update`: plain tf_keras, full padding and no accumulation."""
     model = build()
-    optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
+    optimizer = tf_keras.optimizers.AdamW(
+        0.0, weight_decay=CONFIG.weight_decay, beta_2=CONFIG.adam_beta2, epsilon=1e-8
+    )
     optimizer.exclude_from_weight_decay(
         [v for v in model.trainable_variables if re.search("bias|gamma|beta", v.name)]
     )
