@@ -30,10 +30,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bertaccum.bert": {"bertaccum.accumulation"},
     "bertaccum.tasks": {"bertaccum.bert", "data_prep.labels", "data_prep.tables"},
     "bertaccum.data": {"bertaccum.bert", "bertaccum.tasks", "data_prep.tables"},
-    "bertaccum.planning": {
-        *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.tasks")
-    },
     "bertaccum.reporting": {"bertaccum.data", "bertaccum.runs"},
+    "bertaccum.planning": {
+        *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.reporting"),
+        "bertaccum.tasks",
+    },
     "bertaccum.inference": {
         *("bertaccum.bert", "bertaccum.data", "bertaccum.distribution", "bertaccum.reporting"),
         *("bertaccum.runs", "bertaccum.tasks", "data_prep.tables"),
