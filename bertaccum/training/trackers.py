@@ -110,7 +110,10 @@ class WandbRun:
             name=os.environ.get("WANDB_NAME", name),
             resume="allow",
             reinit="create_new",  # The user may have a run of their own in this process.
-            settings=wandb.Settings(console="off", silent=True, finish_timeout=_PATIENCE),
+            # The process itself waits for W&B as well when it ends.
+            settings=wandb.Settings(
+                console="off", silent=True, init_timeout=_PATIENCE, finish_timeout=_PATIENCE
+            ),
         )
         self.run_id = self._run.id
         self.where = self._run.dir if self._run.offline else str(self._run.url)
