@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertaccum.api import train as train
     from bertaccum.api import train_seeds as train_seeds
     from bertaccum.api import training_events as training_events
+    from bertaccum.cli.display.notebook_view import live as live
     from bertaccum.errors import BertAccumError as BertAccumError
     from bertaccum.errors import ConfigError as ConfigError
     from bertaccum.errors import InputError as InputError
@@ -50,6 +51,7 @@ _HOMES = {
         *("doctor", "evaluate", "export", "find_learning_rate", "models", "plan", "predict"),
         *("prepare", "report", "serve", "sweep", "train", "train_seeds", "training_events"),
     ),
+    "bertaccum.cli.display.notebook_view": ("live",),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),
     "bertaccum.inference.results": ("EvalResult", "ExportResult", "Prediction"),
     "bertaccum.planning.plan": ("BatchPlan",),

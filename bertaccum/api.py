@@ -93,6 +93,11 @@ def _configured(kind: type[_Config], config: _Config | None, options: Any) -> _C
     return config
 
 
+def _callback_of(progress: Progress) -> Callable[[Event], None] | None:
+    """Return the method of a view that shows events; None for other callbacks."""
+    return getattr(progress, "event", None)
+
+
 @_takes(PrepareConfig)
 def prepare(
     config: PrepareConfig | None = None,
@@ -196,7 +201,8 @@ def train(
         settings that the updates do not depend on.
       callback: Called with each event of the run (`bertaccum.Updated`, `Evaluated`, …), while the
         next update may already be running.
-      progress: Called with the name of a phase, the amount of finished work and the total.
+      progress: Called with the name of a phase, the amount of finished work and the total. The view
+        that `bertaccum.live` returns also shows the events, if `callback` is None.
       stopping: A `Stopping` context, which turns SIGINT and SIGTERM into stop requests. If it is
         None, only an exception stops the run.
       options: Fields of `TrainConfig`.
@@ -214,7 +220,7 @@ def train(
     from bertaccum.training.events import collect
 
     with contextlib.closing(events):
-        return collect(events, callback)
+        return collect(events, callback or _callback_of(progress))
 
 
 @_takes(TrainConfig)
@@ -247,6 +253,7 @@ def train_seeds(
     from bertaccum.training.seed_sweep import collect_seeds
 
     with contextlib.closing(events):
+        callback = callback or _callback_of(progress)
         return collect_seeds(whole, Path(whole.out or ""), seeds, events, callback)
 
 
@@ -287,6 +294,7 @@ def sweep(
     from bertaccum.training.sweep import search
 
     named = options if config is None else named_options(whole)
+    callback = callback or _callback_of(progress)
     return search(whole, out, grid, seeds, halving, named, progress, stopping, callback)
 
 

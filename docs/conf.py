@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ extensions = [
     "sphinx_copybutton",
     "error_list",
 ]
+# The function `as_markdown` reads notebooks.
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 # Two hyphens are an option's, not a dash.
 smartquotes = False
 
@@ -53,6 +56,19 @@ def examples_as_code(app: Sphinx, context: Context, lines: list[str]) -> None:
             lines[number] = f"| ``{command}``"
 
 
+def as_markdown(app: Sphinx, page: str, source: list[str]) -> None:
+    """Replace the text of a notebook by Markdown with its texts and its code."""
+    if app.env.doc2path(page).suffix == ".ipynb":
+        cells = json.loads(source[0])["cells"]
+        texts = ("".join(cell["source"]) for cell in cells)
+        parts = [
+            f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+            for cell, text in zip(cells, texts, strict=True)
+        ]
+        file = f"{{download}}`the notebook <{page.rpartition('/')[2]}.ipynb>`"
+        source[0] = "\n\n".join([*parts, f"Download {file}."])
+
+
 def short_defaults(app: Sphinx, what: str, name: str, obj: Any, options: Any, *parts: Any) -> Any:
     """Show a default that is a function by its name."""
     signature, returned = parts
@@ -61,5 +77,6 @@ def short_defaults(app: Sphinx, what: str, name: str, obj: Any, options: Any, *p
 
 def setup(app: Sphinx) -> None:
     """Connect the functions that change how signatures and help texts are shown."""
+    app.connect("source-read", as_markdown)
     app.connect("autodoc-process-signature", short_defaults)
     app.connect("sphinx-click-process-description", examples_as_code)

@@ -71,6 +71,11 @@ class EvalResult:
         values = dataclasses.asdict(self)
         return values | values.pop("scores")
 
+    def _repr_html_(self) -> str:
+        from bertaccum.reporting.notebook import evaluation_html
+
+        return evaluation_html(self.record())
+
 
 @dataclass(frozen=True)
 class ExportResult:

@@ -403,6 +403,15 @@ class TrainConfig(StepConfig):
     out: str | None = output_option(
         None, "Run folder to create. [default: runs/DATE-TIME]", path=True
     )
+    track: str = output_option(
+        "none",
+        "Trackers that also receive the options, metrics and files of the run, separated by commas:"
+        " mlflow, wandb (Weights & Biases). Their own environment variables, such as"
+        " MLFLOW_TRACKING_URI and WANDB_PROJECT, say where. A tracker that fails does not stop the"
+        " run.",
+        free=True,
+        check=fields.tracker_names,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ from bertaccum.system.sizes import parse_size
 AUTO = "auto"
 ON, OFF = "on", "off"
 MAX_EPOCHS = 1_000_000
+TRACKERS = ("mlflow", "wandb")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
 # Options of the columns of `test_file`; each replaces the option without `test_`.
@@ -243,6 +244,16 @@ def column_names(value: str | None) -> tuple[str, ...]:
     if not all(names):
         what = f"`label_columns` {value!r} contains an empty name"
         raise ConfigError(what, "separate names or numbers of columns by commas, as in joy,anger")
+    return names
+
+
+def tracker_names(value: str) -> list[str]:
+    """Return the trackers that `track` names."""
+    names = [] if value == "none" else [name.strip() for name in value.split(",")]
+    for name in names:
+        if name not in TRACKERS:
+            what = f"`track` {value}: {name!r} is not a known tracker"
+            raise ConfigError(what, f"use none, {', '.join(TRACKERS)}, or {','.join(TRACKERS)}")
     return names
 
 

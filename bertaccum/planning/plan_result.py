@@ -214,6 +214,11 @@ class PlanResult:
             raise RunError(str(self.why), "; ".join(self.remedies))
         return self.plan
 
+    def _repr_html_(self) -> str:
+        from bertaccum.reporting.notebook import plan_html
+
+        return plan_html(self.values, str(self.plan or "no plan fits"))
+
 
 def _pick(kind: type[T], values: Mapping[str, Any], **others: Any) -> T:
     """Build a dataclass from the values that have the names of its fields."""

@@ -34,8 +34,8 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
             **(shared | {"results": _test_score(record, evaluation) | shared["results"]}),
             status=record.status,
             under_way=record.status == RUNNING,
-            charts=_charts(series, span),
-            scores=None if evaluation is None else _scores(evaluation),
+            charts=curves(series, span),
+            scores=None if evaluation is None else shown_scores(evaluation),
             mistakes=mistakes,
             candidates=[
                 candidate_cells(row, record.plan) for row in record.plan.get("candidates") or []
@@ -58,7 +58,8 @@ def _test_score(record: Record, evaluation: dict[str, Any] | None) -> dict[str, 
     return score_on(split, evaluation, record.best_by)
 
 
-def _charts(series: Series, span: int) -> dict[str, Markup]:
+def curves(series: Series, span: int) -> dict[str, Markup]:
+    """Return the curves of a run as SVG elements, by caption; none before the first update."""
     if not len(series.updates):
         return {}
     loss = f"Training loss of each update, and its mean over {counted(span, 'example')}"
@@ -67,7 +68,8 @@ def _charts(series: Series, span: int) -> dict[str, Markup]:
     return drawn | ({score: charts.score_curve(series)} if len(series.scores) else {})
 
 
-def _scores(evaluation: dict[str, Any]) -> dict[str, Any]:
+def shown_scores(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """Return what the macro `score_tables` shows of an evaluation."""
     bins, counts = evaluation.get("reliability"), evaluation.get("confusion_matrix")
     classes = evaluation.get("classes") or []
     names = [row["name"] for row in classes]

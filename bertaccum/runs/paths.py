@@ -39,6 +39,10 @@ class RunPaths:
         self.card = path / "model-card.md"
         self.page = path / "report.html"
 
+    def tracked(self, tracker: str) -> Path:
+        """Return the file with the identity that the run has in a tracker."""
+        return self.path / f"{tracker}.json"
+
     def best_aside(self, update: int) -> Path:
         """Return the folder of a best model, saved after `update`, that a resumed run set aside."""
         return self.path / f"best-update-{update}"

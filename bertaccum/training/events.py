@@ -9,12 +9,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.metrics import is_worse
 from bertaccum.planning.plan import BatchPlan
 from bertaccum.runs.record import EVALUATED, OUT_OF_MEMORY, UPDATED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,24 @@ class RunResult:
     updates: int
     best: Evaluated | None
     summary: dict[str, Any] | None
+
+    def plot(self) -> Figure:
+        """Draw the training loss and the dev metric against the number of examples seen.
+
+        Returns:
+          A matplotlib figure, which a notebook shows.
+
+        Raises:
+          InputError: The run folder is missing or damaged.
+        """
+        from bertaccum.reporting.notebook import run_figure
+
+        return run_figure(self.folder)
+
+    def _repr_html_(self) -> str:
+        from bertaccum.reporting.notebook import run_html
+
+        return run_html(self.folder)
 
 
 def collect(events: Iterator[Event], callback: Callable[[Event], None] | None) -> RunResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import HALF, PlanConfig, TrainConfig
-from bertaccum.options.fields import AUTO
+from bertaccum.options.fields import AUTO, tracker_names
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
@@ -29,6 +30,16 @@ from data_prep.tables.spellings import class_finder, finite_number
 BALANCED = "balanced"
 # A weighted loss and its gradients must be float32 numbers.
 _LARGEST_TOTAL = 1e30
+
+
+def check_trackers(config: TrainConfig) -> None:
+    """Raise ConfigError if the package of a tracker is not installed."""
+    for name in tracker_names(config.track):
+        found = find_spec(name)
+        # W&B writes to a folder `wandb`, which Python finds as a package without a file.
+        if found is None or found.origin is None:
+            what = f"`track` {config.track} needs the package {name}"
+            raise ConfigError(what, f"run pip install 'bertaccum[{name}]', or set `track` none")
 
 
 def check_task_options(config: TrainConfig, labels: Labels) -> None:
@@ -122,6 +133,7 @@ def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note
     Raises:
       ConfigError, InputError: A file or an option cannot be used.
     """
+    check_trackers(config)
     data = Path(config.data)
     tsvs, labels = tsvs_to_train_on(data), read_labels(data, config.task, note)
     check_task_options(config, labels)
@@ -165,8 +177,8 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
     """
     if describes_workers(options.get("strategy", AUTO)):
         return None
-    moved = {name: options[name] for name in ("data", "vocab") if name in options}
-    config = dataclasses.replace(read_run_config(run), **moved)
+    new = {name: options[name] for name in ("data", "vocab", "track") if name in options}
+    config = dataclasses.replace(read_run_config(run), **new)
     return run_inputs(config, progress, partial(tell, progress))
 
 

@@ -21,6 +21,7 @@ from bertaccum.planning.planner import learned_limits
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.record import read_record
+from bertaccum.system.progress import tell
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.training.checkpoints import CUT, Checkpoints, Position
 from bertaccum.training.dev_evaluator import DevEvaluator
@@ -36,6 +37,7 @@ from bertaccum.training.events import (
 from bertaccum.training.recipe import default_learning_rate
 from bertaccum.training.setup import Setup
 from bertaccum.training.tensorboard_log import TensorBoardLog
+from bertaccum.training.trackers import FAILED, FINISHED, KILLED, TrackedRun, track
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
 from data_prep.tables.tsv import read_tsv
@@ -60,6 +62,7 @@ class Run:
         self.evaluator = DevEvaluator(setup, folder)
         self.checkpoints = Checkpoints(self.model, self.optimizer, folder, self.config.keep)
         self.tensorboard: TensorBoardLog | None = None
+        self.tracked: list[TrackedRun] = []
         self._began = time.perf_counter() - position.total_seconds
         self._saved, self._saved_at = position.update, time.monotonic()
 
@@ -72,6 +75,8 @@ class Run:
             if self.topology.chief:
                 record = read_record(self.folder.path)
                 self.tensorboard = TensorBoardLog(self.folder.tensorboard, record)
+                plan = {name: getattr(self.updater.plan, name) for name in CUT}
+                self.tracked = track(record, plan)
             yield self._started()
             self.session.stopping.call_on_signal(self.updater.stop)
             try:
@@ -86,15 +91,19 @@ class Run:
                 # Another worker may have received the signal.
                 number = self.session.stopping.requested or signal.SIGTERM
                 workers = self.topology.workers
+                self._close_trackers(KILLED)
                 yield Stopped(self.position.update, number, self.folder.path, workers)
                 return
-            yield Finished(self._finish(last))
+            summary = self._finish(last)
+            self._close_trackers(FINISHED)
+            yield Finished(summary)
         finally:
             self.updater.close()
             # Otherwise, the callback for signals would keep this run's model in memory.
             self.session.stopping.call_on_signal(lambda: None)
             if self.tensorboard is not None:
                 self.tensorboard.close()
+            self._close_trackers(FAILED)
 
     def _loop(self) -> Iterator[Event]:
         """Train until no updates are left; evaluate and save whenever this is due."""
@@ -205,6 +214,20 @@ class Run:
             self.folder.append(path, line)
         if self.tensorboard is not None:
             self.tensorboard.add(line)
+        for tracked in self.tracked:
+            tracked.add(line)
+        self._show_tracker_notes()
+
+    def _show_tracker_notes(self) -> None:
+        for tracked in self.tracked:
+            for note in tracked.new_notes():
+                tell(self.session.progress, note)
+
+    def _close_trackers(self, outcome: str) -> None:
+        for tracked in self.tracked:
+            tracked.close(outcome)
+        self._show_tracker_notes()
+        self.tracked = []
 
     def _write_plan(self) -> None:
         """Write the current plan, the learned memory limits and the run's length to plan.json."""

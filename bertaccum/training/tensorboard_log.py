@@ -17,7 +17,7 @@ from bertaccum.errors import RunError, reason
 from bertaccum.options.metrics import LABELS
 from bertaccum.runs.record import EVALUATED, UPDATED, Record
 
-# For each kind of line in the logs, the fields to plot with their TensorBoard tags.
+# For each kind of line in the logs, the fields to plot with their tags, which trackers use as well.
 _TAGS = {
     UPDATED: {
         "loss": "train/loss",
@@ -31,6 +31,12 @@ _TAGS = {
 }
 # Maximum delay before an event appears in TensorBoard.
 _FLUSH_MILLISECONDS = 10_000
+
+
+def tagged_values(line: dict[str, Any]) -> dict[str, float]:
+    """Return the values of a line in the logs that are plotted, by tag."""
+    tags = _TAGS.get(line["kind"], {})
+    return {tag: line[key] for key, tag in tags.items() if line.get(key) is not None}
 
 
 class TensorBoardLog:
@@ -64,10 +70,8 @@ class TensorBoardLog:
         Raises:
           RunError: The event cannot be written.
         """
-        tags = _TAGS.get(line["kind"], {})
-        known = {tag: line[key] for key, tag in tags.items() if line.get(key) is not None}
         with self._writing(), self._writer.as_default(step=line["update"]):
-            for name, value in known.items():
+            for name, value in tagged_values(line).items():
                 tf.summary.scalar(name, value)
 
     def close(self) -> None:
