@@ -24,6 +24,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # The program sets this too. The snippets of docs/ override it, because library users have Keras 3.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+# Tests of the Hugging Face Hub have servers of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # No test may fail because the machine is busy.
 hypothesis.settings.register_profile("without deadline", deadline=None)
 hypothesis.settings.load_profile("without deadline")
