@@ -32,6 +32,8 @@ class HubRepository:
     private: bool = False
     token: str | None = None  # The token that may read it; None for everyone.
     gated: bool = False
+    # Commits to which the main branch moves, each after it was looked up.
+    moves: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
     def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
@@ -51,6 +53,7 @@ class Hub:
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], HubRepository] = {}
         self.requests: list[tuple[str, str, str | None]] = []  # Method, path and token.
+        self.ranges: list[str] = []  # Parts of files that were requested.
         self.may_write: str | None = None  # The token that may create repositories and commits.
         self.status: int | None = None  # The status of every answer, if it is set.
         self.elsewhere: str | None = None  # Address from which large files are sent.
@@ -143,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
         if sha is None:
             self._refuse(404, "RevisionNotFound")
             return
+        if action == "" and repository.moves:
+            repository.revisions["main"] = repository.moves.pop(0)
         files = repository.commits[sha]
         if action == "tree":
             self._json([_entry(path, contents) for path, contents in files.items()])
@@ -170,7 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
             place = {"Location": self.hub.elsewhere + self.path}
             self._send(302, b"", headers | linked | place)
             return
-        start = int(re.findall(r"\d+", self.headers.get("Range") or "0")[0])
+        part = self.headers.get("Range")
+        self.hub.ranges += [part] if part else []
+        start = int(re.findall(r"\d+", part or "0")[0])
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(contents) - 1}/{len(contents)}"
         drop = self.hub.drops.pop(match["path"], None) if self.command == "GET" else None

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bertaccum.bert.checkpoint_files import SHARDS, WEIGHT_FILES, WEIGHTS, refuse_names
+from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.google_checkpoint import DIMENSIONS
 from bertaccum.bert.huggingface_folder import (
     CONFIG,
@@ -94,17 +95,15 @@ def _described(repository: Repository, progress: Progress) -> tuple[Repository, 
         else hub.file_names(repository, progress)
     )
     _weights(names, repository)
-    if CONFIG in names:
-        path = hub.fetch(repository, CONFIG, progress)
-        try:
-            read_huggingface_config(path)
-        except InputError as error:
-            where = f"{repository}/{CONFIG}"
-            raise InputError(error.message, error.hint, path=where) from None
-    elif DIMENSIONS in names:
-        hub.fetch(repository, DIMENSIONS, progress)
-    else:
+    readers = {CONFIG: read_huggingface_config, DIMENSIONS: read_bert_config}
+    config = next((name for name in readers if name in names), None)
+    if config is None:
         raise InputError(f"has no {CONFIG}", "choose another model", path=str(repository))
+    path = hub.fetch(repository, config, progress)
+    try:
+        readers[config](path)
+    except InputError as error:
+        raise InputError(error.message, error.hint, path=f"{repository}/{config}") from None
     return repository, folder, names
 
 

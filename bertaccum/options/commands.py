@@ -570,6 +570,13 @@ class ExportConfig(ShowConfig):
         choices=(NOT_QUANTIZED, INT8),
     )
 
+    push: str | None = setting(
+        None,
+        "Upload a huggingface export to the model OWNER/NAME on the Hugging Face Hub, which is"
+        " created if it does not exist. HF_TOKEN must be a token that may write to it.",
+    )
+    private: bool = setting(False, "Create the model of `push` as a private one.")
+
     @property
     def folder(self) -> str:
         """The folder to write: `out`, or the default folder of the format."""

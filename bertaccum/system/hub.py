@@ -88,6 +88,11 @@ def parse(named: str, kind: str = MODEL) -> Repository | None:
     return Repository(match["repo"], revision, match["commit"], kind)
 
 
+def parse_pinned(named: str | None) -> Repository | None:
+    """Return the repository for which a run recorded a name; None if it recorded a path."""
+    return parse(named) if named and named.startswith(_PREFIX) else None
+
+
 def model_named(named: str) -> Repository | None:
     """Return the repository that a name of a checkpoint means; None if it means a path.
 
@@ -165,6 +170,48 @@ def _fetch(repository: Repository, name: str, progress: Progress) -> Path:
     return Path(found)
 
 
+def existing(repository: Repository) -> tuple[list[str], bool] | None:
+    """Return the files of a repository and whether it is private; None if there is none yet.
+
+    Raises:
+      ConfigError: There is no token with which a repository could be written.
+    """
+    with _explained(repository, "write"):
+        if not _package().get_token():
+            what = f"{_host()} accepts files only from known users"
+            raise ConfigError(what, "set HF_TOKEN to a token that may write to it")
+        try:
+            about = _api().repo_info(repository.name, repo_type=repository.kind)
+        except _package().errors.GatedRepoError:
+            raise
+        except _package().errors.RepositoryNotFoundError:
+            return None
+    return [one.rfilename for one in about.siblings or ()], bool(about.private)
+
+
+def upload(repository: Repository, folder: Path, private: bool, message: str) -> str:
+    """Upload the files of a folder in one commit, and return the address of the repository.
+
+    Args:
+      private: Whether a repository that has to be created is private.
+      message: Description of the commit.
+    """
+    name, kind = repository.name, repository.kind
+    _package().utils.disable_progress_bars()
+    with _explained(repository, "write"):
+        _api().create_repo(name, repo_type=kind, private=private, exist_ok=True)
+        _api().upload_folder(
+            repo_id=name, repo_type=kind, folder_path=folder, commit_message=message
+        )
+    return page(repository)
+
+
+def page(repository: Repository) -> str:
+    """Return the address of a repository's page."""
+    kind = "datasets/" if repository.kind == DATASET else ""
+    return f"{_package().constants.ENDPOINT}/{kind}{repository.name}"
+
+
 def _is_intact(path: Path) -> bool:
     """Return whether a file in the cache has the digest with which Git or Git LFS names it."""
     name = path.resolve().name
@@ -214,12 +261,8 @@ def _package() -> Any:
     return huggingface_hub
 
 
-def _endpoint() -> str:
-    return str(_package().constants.ENDPOINT)
-
-
 def _host() -> str:
-    return urlsplit(_endpoint()).netloc
+    return urlsplit(_package().constants.ENDPOINT).netloc
 
 
 @contextmanager
@@ -252,9 +295,8 @@ def _explained(repository: Repository, doing: str = "read") -> Iterator[None]:
             raise InputError(f"cannot be read ({reason(error)})", path=str(repository)) from None
         else:
             remedy = "check its permissions, or set HF_HOME to another folder"
-        raise RunError(
-            f"cannot be written ({reason(error)})", remedy, path=error.filename or str(repository)
-        ) from None
+        where = error.filename or _package().constants.HF_HUB_CACHE
+        raise RunError(f"cannot be written ({reason(error)})", remedy, path=where) from None
 
 
 def _unreachable(repository: Repository, error: BaseException) -> InputError:
@@ -273,11 +315,12 @@ def _refused(repository: Repository, error: Any, doing: str) -> BertAccumError:
     """Return the error for an answer of the Hub that is not the requested file."""
     errors, where = _package().errors, str(repository)
     status, token = error.response.status_code, "set HF_TOKEN to a token that may"
-    page = f"{_endpoint()}/{'datasets/' if repository.kind == DATASET else ''}{repository.name}"
     if isinstance(error, errors.GatedRepoError):
         what = "is gated, and this user has no access"
-        return InputError(what, f"request it on {page}, and {token} {doing} it", path=where)
-    if isinstance(error, errors.RepositoryNotFoundError):
+        return InputError(
+            what, f"request it on {page(repository)}, and {token} {doing} it", path=where
+        )
+    if isinstance(error, errors.RepositoryNotFoundError) and doing == "read":
         what = f"there is no such folder, and {_host()} has no such {repository.kind}"
         if repository.kind == DATASET:
             what = f"{_host()} has no such data set"
@@ -285,7 +328,7 @@ def _refused(repository: Repository, error: Any, doing: str) -> BertAccumError:
         return UnknownRepositoryError(what, remedy, path=where)
     if isinstance(error, errors.RevisionNotFoundError):
         what = f"has no branch, tag or commit {repository.revision or repository.commit}"
-        return InputError(what, f"choose one on {page}", path=repository.name)
+        return InputError(what, f"choose one on {page(repository)}", path=repository.name)
     if isinstance(error, errors.EntryNotFoundError):
         missing = PurePosixPath(urlsplit(str(error.response.url)).path).name
         return InputError(f"has no {missing}", "choose another revision", path=where)

@@ -21,7 +21,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
-from bertaccum.system.hub import model_named, parse
+from bertaccum.system.hub import model_named, parse_pinned
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
@@ -152,8 +152,8 @@ def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConf
     if config.init_checkpoint is None or (asked := model_named(config.init_checkpoint)) is None:
         return config
     files = sorted(out.glob("**/seed-*/config.yaml"))
-    earlier = (read_run_config(path.parent).init_checkpoint or "" for path in files)
-    known = (name for name in earlier if (found := parse(name)) and asked.same_as(found))
+    earlier = (read_run_config(path.parent).init_checkpoint for path in files)
+    known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
     name = next(known, None) or pinned(config.init_checkpoint, progress)
     return dataclasses.replace(config, init_checkpoint=name)
 

@@ -127,7 +127,7 @@ def _is_same(name: str, value: Any, began: TrainConfig) -> bool:
     """Return whether an option has the value that it had when the run began."""
     was = getattr(began, name)
     if name == "init_checkpoint" and value and (asked := hub.model_named(value)):
-        repository = hub.parse(was or "")
+        repository = hub.parse_pinned(was)
         return repository is not None and asked.same_as(repository)
     return bool(_resolved(name, value) == _before(began, name))
 
