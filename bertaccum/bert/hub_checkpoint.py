@@ -21,7 +21,8 @@ from bertaccum.bert.tokenizer_files import TOKENIZER, WORDS
 from bertaccum.bert.unknown_model import unsupported
 from bertaccum.errors import InputError
 from bertaccum.system import hub
-from bertaccum.system.hub import Repository
+from bertaccum.system.hub_errors import UnknownRepositoryError, UnreachableError
+from bertaccum.system.hub_names import Repository, model_named
 from bertaccum.system.progress import Progress
 
 _GOOGLE_WEIGHTS = ("*.ckpt*.index", "*.ckpt*.data-*-of-*", "checkpoint")
@@ -29,7 +30,7 @@ _GOOGLE_WEIGHTS = ("*.ckpt*.index", "*.ckpt*.data-*-of-*", "checkpoint")
 
 def pinned(named: str, progress: Progress) -> str:
     """Return the name of a checkpoint; a name on the Hub gets the commit that it stands for."""
-    found = hub.model_named(named)
+    found = model_named(named)
     return named if found is None else _resolved(found, progress).pinned
 
 
@@ -71,12 +72,12 @@ def is_downloaded(folder: Path) -> bool:
 def _resolved(repository: Repository, progress: Progress) -> Repository:
     try:
         return hub.resolve(repository, progress)
-    except (hub.UnknownRepositoryError, hub.UnreachableError) as error:
+    except (UnknownRepositoryError, UnreachableError) as error:
         close = difflib.get_close_matches(repository.name, PUBLISHED, n=1, cutoff=0.8)
         remedy = error.hint
         if other := other_model(repository.name):
             remedy = unsupported(*other)
-        elif close and isinstance(error, hub.UnknownRepositoryError):
+        elif close and isinstance(error, UnknownRepositoryError):
             remedy = f"did you mean {close[0]}?"
         raise InputError(error.message, remedy, path=error.path) from None
 

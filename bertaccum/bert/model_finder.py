@@ -22,7 +22,7 @@ from bertaccum.options.commands import StepConfig
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
-from bertaccum.system.hub import Repository, model_named
+from bertaccum.system.hub_names import Repository, model_named
 from bertaccum.system.progress import Progress
 
 DEFAULT_PRESET = "bert-small"

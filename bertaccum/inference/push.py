@@ -8,7 +8,8 @@ from pathlib import Path
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import HUGGINGFACE, ExportConfig
 from bertaccum.system import hub
-from bertaccum.system.hub import Repository
+from bertaccum.system.hub_errors import page
+from bertaccum.system.hub_names import Repository, parse
 from bertaccum.system.sizes import format_size
 
 # Asks the user a question that can be answered with yes or no.
@@ -25,13 +26,13 @@ def check_push(config: ExportConfig) -> tuple[Repository, list[str] | None]:
     if config.format != HUGGINGFACE:
         what = f"`push` does not apply to `format` {config.format}"
         raise ConfigError(what, f"omit it, or use `format` {HUGGINGFACE}")
-    repository = hub.parse(str(config.push))
+    repository = parse(str(config.push))
     if repository is None or repository.revision or repository.commit:
         what = f"`push` {config.push} is no name of a model on the Hugging Face Hub"
         raise ConfigError(what, "pass OWNER/NAME")
     found = hub.existing(repository)
     if found is not None and config.private and not found[1]:
-        what = f"`private` applies to new models, but {hub.page(repository)} exists and is public"
+        what = f"`private` applies to new models, but {page(repository)} exists and is public"
         raise ConfigError(what, "make it private there, or omit `private`")
     return repository, None if found is None else found[0]
 
@@ -40,7 +41,7 @@ def push(config: ExportConfig, folder: Path, size: int, confirm: Confirm | None)
     """Upload a folder after the user has confirmed it; return the address of the model, or None."""
     repository, before = check_push(config)
     names = sorted(path.name for path in folder.iterdir())
-    files, address = f"{len(names)} files ({format_size(size)})", hub.page(repository)
+    files, address = f"{len(names)} files ({format_size(size)})", page(repository)
     if before is None:
         kind = "private" if config.private else "public"
         question = f"Create the {kind} model {address} and upload {files}?"

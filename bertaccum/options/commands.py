@@ -137,7 +137,8 @@ class StepConfig(Options):
     init_checkpoint: str | None = model_option(
         None,
         "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
-        " or file prefix in Google's format; a Hugging Face folder; a run folder, whose best"
+        " or file prefix in Google's format; a Hugging Face folder; the name of a model on the"
+        " Hugging Face Hub, as OWNER/NAME or OWNER/NAME@REVISION; a run folder, whose best"
         " checkpoint is loaded (the head only if the classes match); or none for random weights."
         " [default: the weights of the preset]",
         path=True,

@@ -14,7 +14,7 @@ from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import FINISHED, Record, read_record, undamaged
 from bertaccum.system.atomic import write_text
-from bertaccum.system.hub import parse_pinned
+from bertaccum.system.hub_names import parse_pinned
 
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {

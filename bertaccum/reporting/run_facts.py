@@ -16,7 +16,7 @@ from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.runs.record import Record
 from bertaccum.system.files import read_mapping
-from bertaccum.system.hub import parse_pinned
+from bertaccum.system.hub_names import parse_pinned
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 # Names of the inputs of a run whose digests inputs.json contains.

@@ -21,7 +21,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
-from bertaccum.system.hub import model_named, parse_pinned
+from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels

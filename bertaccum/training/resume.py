@@ -22,9 +22,9 @@ from bertaccum.options.fields import AUTO, ON
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
-from bertaccum.system import hub
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
+from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
@@ -126,8 +126,8 @@ def _check_options(run: Path, config: TrainConfig) -> None:
 def _is_same(name: str, value: Any, began: TrainConfig) -> bool:
     """Return whether an option has the value that it had when the run began."""
     was = getattr(began, name)
-    if name == "init_checkpoint" and value and (asked := hub.model_named(value)):
-        repository = hub.parse_pinned(was)
+    if name == "init_checkpoint" and value and (asked := model_named(value)):
+        repository = parse_pinned(was)
         return repository is not None and asked.same_as(repository)
     return bool(_resolved(name, value) == _before(began, name))
 

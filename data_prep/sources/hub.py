@@ -14,7 +14,8 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system import hub
-from bertaccum.system.hub import Repository
+from bertaccum.system.hub_errors import UnreachableError
+from bertaccum.system.hub_names import DATASET, Repository, parse
 from bertaccum.system.progress import Note, Progress, silent
 from data_prep.sources import hub_files
 from data_prep.sources.hub_files import CARD
@@ -90,7 +91,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
 
 def _repository(config: PrepareConfig) -> Repository:
     assert config.dataset is not None  # PrepareConfig checks this.
-    found = hub.parse(config.dataset, hub.DATASET)
+    found = parse(config.dataset, DATASET)
     if found is None:
         what = f"`dataset` {config.dataset} is no name of a data set on the Hugging Face Hub"
         raise ConfigError(what, "pass OWNER/NAME or OWNER/NAME@REVISION, as in stanfordnlp/sst2")
@@ -100,11 +101,11 @@ def _repository(config: PrepareConfig) -> Repository:
 def _parquet_branch(repository: Repository, names: list[str], progress: Progress) -> Repository:
     """Return the branch with the Parquet files to which the Hub has converted a data set."""
     try:
-        wanted = Repository(repository.name, _CONVERTED, kind=hub.DATASET)
+        wanted = Repository(repository.name, _CONVERTED, kind=DATASET)
         if repository.revision is not None:
             raise InputError("only the main branch is converted")
         return hub.resolve(wanted, progress)
-    except hub.UnreachableError:
+    except UnreachableError:
         raise
     except InputError:
         what = f"has no Parquet, CSV or JSON Lines files, only {', '.join(names[:8])}"
