@@ -89,7 +89,7 @@ def _described(repository: Repository, progress: Progress) -> tuple[Repository, 
     """
     repository = _resolved(repository, progress)
     folder = hub.snapshot(repository)
-    # What was downloaded once needs no network, and a commit never changes.
+    # Commits never change, so complete downloads need no network.
     names = (
         [path.name for path in folder.iterdir()]
         if is_downloaded(folder)

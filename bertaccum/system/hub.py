@@ -90,7 +90,7 @@ def _fetch(repository: Repository, name: str, progress: Progress) -> Path:
 
 
 def existing(repository: Repository) -> tuple[list[str], bool] | None:
-    """Return the files of a repository and whether it is private; None if there is none yet.
+    """Return the files of a repository and whether it is private; None if it does not exist yet.
 
     Raises:
       ConfigError: There is no token with which a repository could be written.

@@ -22,11 +22,11 @@ _ELSEWHERE = {
 
 
 class UnreachableError(InputError):
-    """The Hub cannot be reached, and what was requested is not in the cache."""
+    """An error if the Hub cannot be reached and the cache does not have the requested file."""
 
 
 class UnknownRepositoryError(InputError):
-    """The Hub has no such repository, or hides it from this user."""
+    """An error if the Hub has no such repository, or hides it from this user."""
 
 
 @functools.cache

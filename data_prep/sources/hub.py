@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.fields import delimiter_character
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.system import hub
@@ -43,7 +44,8 @@ class _Feature:
 def hub_options(config: PrepareConfig) -> dict[str, Any]:
     """Return the options and the commit that determine the result."""
     names = ("dataset", "dataset_config", "text_column", "label_column", "test_fraction")
-    options = {name: getattr(config, name) for name in names}
+    options = {name: getattr(config, name) for name in (*names, "encoding")}
+    options["delimiter"] = delimiter_character(config.delimiter)
     return options | {"commit": hub.resolve(_repository(config), silent).commit}
 
 
@@ -51,42 +53,50 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     """Download the files of a data set, unless they are in the cache, and open them."""
     repository = hub.resolve(_repository(config), progress)
     note(f"{repository}: commit {repository.commit}")
-    names = hub.file_names(repository, progress)
-    card = {}
-    if CARD in names:
-        card = hub_files.read_card(hub.fetch(repository, CARD, progress))
-    found = hub_files.configurations(card, names)
-    home = repository
-    if not found:
-        home = _parquet_branch(repository, names, progress)
-        found = hub_files.converted(hub.file_names(home, progress))
-    name = hub_files.chosen(found, card, repository.name, config.dataset_config)
-    splits = published_splits(found[name], config)
-    files = {
-        ours: [hub.fetch(home, file, progress) for file in found[name][theirs]]
+    files, described = _files(repository, config, progress)
+    splits = published_splits(files, config)
+    first = files["train"][0]
+    features = _features(first, described)
+    reading = _reading(config, features, first, note)
+    label = _label(config, features, reading)
+    parts = {
+        ours: _Split(f"{repository} {theirs}", files[theirs], reading, label, note)
         for ours, theirs in splits.items()
     }
-    features = _features(files["train"][0], hub_files.described_features(card, name))
-    reading = _reading(config, features, files["train"][0], note)
-    label = features.get(str(reading.label_column), _Feature())
-    parts = {
-        split: _Split(f"{repository} {splits[split]}", paths, reading, label, note)
-        for split, paths in files.items()
-    }
-    unlabeled = [split for split in parts if split != "train" and not parts[split].has_labels()]
-    for split in unlabeled:
-        note(f"{parts[split].where}: has no labels, so it is not used")
-    given = {split: part.part() for split, part in parts.items() if split not in unlabeled}
-    joined = label.several or bool(config.label_columns)
+    for split in [split for split in parts if split != "train"]:
+        if not parts[split].has_labels():
+            note(f"{parts.pop(split).where}: has no labels, so it is not used")
+    given = {split: part.part() for split, part in parts.items()}
+    is_joined = label.several and bool(label.names)
     return Source(
         description=f"{repository} of the Hugging Face Hub, commit {repository.commit}",
         train=given.pop("train"),
         given=given,
         task=_task(config, label),
-        order=() if config.label_columns else label.names,
-        separator=_SEPARATOR if label.several else config.label_separator,
-        joined=joined,
+        order=label.names,
+        separator=_SEPARATOR if is_joined else config.label_separator,
+        joined=is_joined or bool(config.label_columns),
     )
+
+
+def _files(
+    repository: Repository, config: PrepareConfig, progress: Progress
+) -> tuple[dict[str, list[Path]], Any]:
+    """Return the files of each split that is used, and what the card says about the columns."""
+    names, card = hub.file_names(repository, progress), {}
+    if CARD in names:
+        card = hub_files.read_card(hub.fetch(repository, CARD, progress))
+    found = hub_files.configurations(card, names)
+    if not found:
+        repository = _parquet_branch(repository, names, progress)
+        found = hub_files.converted(hub.file_names(repository, progress))
+    name = hub_files.chosen(found, card, repository.name, config.dataset_config)
+    used = published_splits(found[name], config).values()
+    paths = {
+        split: [hub.fetch(repository, file, progress) for file in found[name][split]]
+        for split in used
+    }
+    return paths, hub_files.described_features(card, name)
 
 
 def _repository(config: PrepareConfig) -> Repository:
@@ -122,6 +132,13 @@ def _reading(
     if unnamed and len(classes) == 1:
         reading = dataclasses.replace(reading, label_column=classes[0])
     return with_usual_columns([*features], reading, path, note) if features else reading
+
+
+def _label(config: PrepareConfig, features: dict[str, _Feature], reading: ReadOptions) -> _Feature:
+    """Return the description of the column with the label."""
+    if config.label_columns or config.task == REGRESSION:  # The numbers of classes can be scores.
+        return _Feature(is_float=config.task == REGRESSION)
+    return features.get(str(reading.label_column), _Feature())
 
 
 def _task(config: PrepareConfig, label: _Feature) -> str | None:

@@ -31,7 +31,7 @@ _WORDS = {
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """Return the YAML at the beginning of a card; empty if there is none."""
+    """Return the YAML at the beginning of a card; empty if the card has none."""
     match = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", read_text(path), re.DOTALL)
     try:
         values = Loader(match[1]).get_single_data() if match else {}
@@ -88,7 +88,8 @@ def described_features(card: Mapping[str, Any], configuration: str) -> Any:
     """Return the features of a configuration, as a card describes them; None if it does not."""
     described = _listed(card.get("dataset_info"))
     same = [one for one in described if one.get("config_name", _DEFAULT) == configuration]
-    return next((one.get("features") for one in same or described[:1]), None)
+    only = described if len(described) == 1 else []
+    return next((one.get("features") for one in same or only), None)
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
@@ -107,6 +108,8 @@ def _files(one: Mapping[str, Any], names: list[str]) -> dict[str, list[str]]:
     else:
         parts = [("train", given)] if given else []
     folder = f"{one['data_dir']}/" if isinstance(one.get("data_dir"), str) else ""
+    if folder and not parts:
+        return _by_names(name for name in names if name.startswith(folder)).get(_DEFAULT, {})
     splits = {str(split): _matching(patterns, folder, names) for split, patterns in parts}
     return {split: files for split, files in splits.items() if files}
 

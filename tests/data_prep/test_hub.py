@@ -185,6 +185,29 @@ def test_lists_of_classes_and_scores(client: HubClient) -> None:
     assert "owner/stsb test: has no labels" in told
 
 
+def test_other_kinds_of_labels(client: HubClient) -> None:
+    texts, lists = [f"text {n}" for n in range(12)], [["a"], ["b", "a|c"], []] * 4
+    strings = {"labels": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}}
+    files = {"train.parquet": table(strings, text=texts, labels=lists)}
+    client.hub.add("owner/strings", files, "dataset")
+    _, folder = prepared(client, name="owner/strings")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["task"], manifest["labels"]) == ("multi-label", ["a", "a|c", "b"])
+
+    flags = {"toxic": CLASSES, "insult": CLASSES}
+    files = {"train.parquet": table(flags, text=texts, toxic=[0, 1] * 6, insult=[1] * 12)}
+    client.hub.add("owner/flags", files, "dataset")
+    columns = ("--overwrite", "--label-columns", "toxic,insult")
+    _, folder = prepared(client, *columns, name="owner/flags")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["task"], manifest["labels"]) == ("multi-label", ["insult", "toxic"])
+    columns = ("--overwrite", "--label-column", "toxic", "--task", "regression")
+    _, folder = prepared(client, *columns, name="owner/flags")
+    assert {label for label, _ in rows(folder, "train")} == {"0.0", "1.0"}
+    _, folder = prepared(client, "--overwrite", "--label-column", "toxic", name="owner/flags")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == NAMES
+
+
 def test_class_names_of_a_card(client: HubClient) -> None:
     card = """---
 dataset_info:
