@@ -141,15 +141,16 @@ def _bar(what: str, progress: Progress) -> type:
     """Return a class that huggingface_hub uses as a progress bar."""
     from tqdm.std import tqdm
 
+    reached = [-1]  # A file in the Hub's storage Xet has two bars, of received and written bytes.
+
     class Bar(tqdm):  # type: ignore[misc, unused-ignore]
         monitor_interval = 0  # No thread that watches the bars.
 
         def display(self, *_: Any, **__: Any) -> bool:
-            progress(what, int(self.n), self.total)
+            if self.n > reached[0]:
+                reached[0] = self.n
+                progress(what, int(self.n), self.total)
             return True
-
-        def update_transfer(self, _: float) -> None:
-            """Ignore bytes that are not in the file yet."""
 
     return Bar
 
