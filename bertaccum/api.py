@@ -423,19 +423,26 @@ def evaluate(
 
 
 @_takes(ExportConfig)
-def export(config: ExportConfig | None = None, **options: Any) -> ExportResult:
+def export(
+    config: ExportConfig | None = None,
+    *,
+    confirm: Callable[[str], bool] | None = None,
+    **options: Any,
+) -> ExportResult:
     """Export the best model of a run for other tools, as `bertaccum export` does.
 
     Args:
       config: The options; `options` override it. If it is None, the defaults apply.
+      confirm: With `push`, called with a question; the model is uploaded if it returns True. None
+        to upload without asking.
       options: Fields of `ExportConfig`.
 
     Returns:
-      The output folder and its size.
+      The output folder, its size, and the address of the model if it was uploaded.
 
     Raises:
       ConfigError: The folder is not empty or cannot be created, or safetensors is not installed.
-      InputError: The run or its best checkpoint is missing or damaged.
+      InputError: The run or its best checkpoint is missing or damaged, or it cannot be uploaded.
       RunError: The model cannot be written.
     """
     config = _configured(ExportConfig, config, options)
@@ -444,7 +451,7 @@ def export(config: ExportConfig | None = None, **options: Any) -> ExportResult:
     check_export(config)
     from bertaccum.inference.export import export as run
 
-    return run(config)
+    return run(config, confirm)
 
 
 @_takes(ReportConfig)

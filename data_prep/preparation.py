@@ -19,6 +19,7 @@ from bertaccum.version import __version__
 from data_prep.assembly import Assembled, SplitRows, assemble, default_dev_fraction
 from data_prep.labels.kinds import LabelKind
 from data_prep.sources.glue import glue_options, glue_source
+from data_prep.sources.hub import hub_options, hub_source
 from data_prep.sources.own_files import own_options, own_source, saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
@@ -29,7 +30,7 @@ from data_prep.tables.tsv import Lines, write_tsv
 
 _ROWS_A_REPORT = 1000
 # Sources with splits that are kept as they were published, unless `drop_duplicates` is set.
-_PUBLISHED = ("glue", "tfds")
+_PUBLISHED = ("glue", "tfds", "hub")
 # Options that the manifest records only if they are set.
 _ONLY_IF_SET = (
     *("text_pair_column", "weight_column", "task", "label_columns", "label_separator"),
@@ -42,6 +43,7 @@ _SOURCES: dict[str, tuple[Callable[..., dict[str, Any]], Callable[..., Any]]] = 
     "csv": (own_options, own_source),
     "glue": (glue_options, glue_source),
     "tfds": (tfds_options, tfds_source),
+    "hub": (hub_options, hub_source),
     "sample": (lambda config: {}, lambda config, *_: sample_source(config.seed)),
 }
 
@@ -72,9 +74,9 @@ def prepare(
     """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 
     No text occurs in two splits, unless `drop_duplicates=False` keeps training rows whose text is
-    also in the test set; this is the default for the published splits of `source="glue"` and
-    `source="tfds"`. With `source="csv"`, test.tsv is written only if `test_file` or `test_fraction`
-    is given.
+    also in the test set; this is the default for the published splits of `source="glue"`,
+    `source="tfds"` and `source="hub"`. With `source="csv"`, test.tsv is written only if `test_file`
+    or `test_fraction` is given.
 
     Args:
       learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for

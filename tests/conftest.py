@@ -7,7 +7,7 @@ import functools
 import gc
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,15 @@ import pytest
 from bertaccum.data.token_store import TokenStore
 
 if TYPE_CHECKING:
+    from hub_client import HubClient
     from runs_of_tasks import RunOf
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # The program sets this too. The snippets of docs/ override it, because library users have Keras 3.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+# Tests of the Hugging Face Hub have servers of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # No test may fail because the machine is busy.
 hypothesis.settings.register_profile("without deadline", deadline=None)
 hypothesis.settings.load_profile("without deadline")
@@ -150,6 +153,18 @@ def program(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
         return int(end.value.code or 0), captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[HubClient]:
+    """Return a stand-in for the Hugging Face Hub, and a folder for programs that use it."""
+    pytest.importorskip("huggingface_hub", reason="needs bertaccum[huggingface]")
+    from hub_client import HubClient
+    from hub_server import Hub
+
+    hub = Hub()
+    yield HubClient(hub, tmp_path)
+    hub.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Rooms that any other module may import. They import only small packages and each other.
 LOWEST = {"bertaccum.errors", "bertaccum.options", "bertaccum.system", "bertaccum.version"}
-SMALL = ("platformdirs", "psutil", "yaml")
+SMALL = ("huggingface_hub", "platformdirs", "psutil", "tqdm", "yaml")
 # The rooms that each room may import, besides itself, LOWEST and `_tf_compat`. The order of the
 # rooms is the direction of the imports.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -162,7 +162,8 @@ def test_command_line_starts_without_heavy_modules() -> None:
     code = (
         "import sys, bertaccum, bertaccum.cli.program\n"
         "print([m for m in ('tensorflow', 'tf_keras', 'pandas', 'numpy', 'rich', 'yaml',"
-        " 'fastapi', 'uvicorn', 'prometheus_client', 'mlflow', 'wandb', 'IPython')"
+        " 'fastapi', 'uvicorn', 'prometheus_client', 'mlflow', 'wandb', 'IPython',"
+        " 'huggingface_hub')"
         " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from fnmatch import filter as matching
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,7 +20,7 @@ INDEX_SUFFIX = ".index.json"
 WEIGHT_FILES = tuple(
     name + suffix for name in (WEIGHTS, TORCH_WEIGHTS) for suffix in ("", INDEX_SUFFIX)
 )
-_SHARDS = ("model-*-of-*.safetensors", "pytorch_model-*-of-*.bin")
+SHARDS = ("model-*-of-*.safetensors", "pytorch_model-*-of-*.bin")
 # Suffixes of files that can be read under the names above.
 _READABLE = (".safetensors", ".bin", ".pt", ".pth")
 _CONVERT = "load it with {} in transformers 4, and save it with save_pretrained"
@@ -60,7 +62,7 @@ _UNREADABLE = {
 
 def means_folder(name: str) -> bool:
     """Return whether a folder has only one model with a file of this name."""
-    known = (*WEIGHT_FILES, *_SHARDS, *_UNREADABLE)
+    known = (*WEIGHT_FILES, *SHARDS, *_UNREADABLE)
     return any(fnmatchcase(name, pattern) for pattern in known if pattern[0] != "*")
 
 
@@ -80,9 +82,14 @@ def refuse_file(path: Path) -> None:
 
 def refuse_folder(folder: Path) -> None:
     """Raise InputError if a folder has weights in a format that cannot be read."""
+    refuse_names([path.name for path in folder.iterdir()], folder)
+
+
+def refuse_names(names: Iterable[str], where: str | Path) -> None:
+    """Raise InputError if one of the names of files is that of weights that cannot be read."""
     for pattern, (what, remedy) in _UNREADABLE.items():
-        if path := next(folder.glob(pattern), None):
-            raise InputError(f"has {path.name}, {what}, which cannot be read", remedy, path=folder)
+        if found := matching(names, pattern):
+            raise InputError(f"has {found[0]}, {what}, which cannot be read", remedy, path=where)
 
 
 def models_inside(folder: Path) -> list[Path]:

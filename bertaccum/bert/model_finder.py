@@ -10,7 +10,8 @@ from bertaccum.bert import checkpoint_files
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
-from bertaccum.bert.huggingface_folder import HUGGINGFACE
+from bertaccum.bert.hub_checkpoint import fetch_checkpoint, fetch_config, is_downloaded
+from bertaccum.bert.huggingface_folder import CONFIG, HUGGINGFACE
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
@@ -22,6 +23,7 @@ from bertaccum.options.fields import is_address
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
+from bertaccum.system.hub_names import Repository, model_named
 from bertaccum.system.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
@@ -38,6 +40,7 @@ class _Checkpoint:
     form: CheckpointFormat
     name: str  # Its name, which may tell how texts were cleaned; see `read_tokenizer`.
     of_run: bool = False  # Whether it is the best checkpoint of a `bertaccum train` run.
+    repository: Repository | None = None  # Its repository if it is on the Hugging Face Hub.
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -62,7 +65,10 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             path=vocabulary_path,
         )
     _check_length(config, encoder)
-    source = ModelSource(_name(config, checkpoint), encoder, vocabulary, checkpoint=None)
+    on_hub = None if checkpoint is None else checkpoint.repository
+    pinned = None if on_hub is None else on_hub.pinned
+    name = _name(config, checkpoint)
+    source = ModelSource(name, encoder, vocabulary, checkpoint=None, pinned=pinned)
     if checkpoint is not None:
         return _pretrained(source, checkpoint, config)
     if config.keep_head:
@@ -73,13 +79,21 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
-    """Return a model as `find_model` does, without downloading anything.
+    """Return a model as `find_model` does, without downloading weights or a vocabulary.
 
-    For a preset that is not in the cache, and for random weights without a vocabulary file, the
-    result has the preset's dimensions and an empty vocabulary.
+    For a model that is not in the cache, and for random weights without a vocabulary file, the
+    result has the model's dimensions and an empty vocabulary.
     """
     config = _with_presets(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
+    if (repository := model_named(named)) is not None and config.bert_config is None:
+        folder, repository = fetch_config(repository, progress)
+        if not is_downloaded(folder):
+            form = HUGGINGFACE if (folder / CONFIG).is_file() else GOOGLE
+            described = _Checkpoint(folder, "", form, named, repository=repository)
+            encoder = _encoder(config, described)
+            _check_length(config, encoder)
+            return ModelSource(_name(config, described), encoder, None, None)
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and not has_preset(named, progress)
     wordless = named == NO_CHECKPOINT and not vocabulary.is_file()
@@ -120,6 +134,10 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
             GOOGLE,
             PRESETS[named].archive,
         )
+    if (repository := model_named(named)) is not None:
+        folder, repository = fetch_checkpoint(repository, progress, config.vocab is None)
+        found = _in_folder(folder, None, config)
+        return dataclasses.replace(found, name=repository.name, repository=repository)
     if is_address(named):  # A path would lose a slash.
         raise InputError("is an address, not a path", advice(named), path=named)
     path = Path(checkpoint_files.checkpoint_home(named))
@@ -263,6 +281,8 @@ def _vocabulary_path(config: StepConfig, checkpoint: _Checkpoint | None) -> Path
 def _name(config: StepConfig, checkpoint: _Checkpoint | None) -> str:
     if checkpoint is None:
         return config.model or config.bert_config or DEFAULT_PRESET
+    if checkpoint.repository is not None:
+        return checkpoint.repository.name
     named = config.init_checkpoint or DEFAULT_PRESET
     if checkpoint_files.is_run(Path(named)):
         return Path(named).resolve().name

@@ -106,6 +106,8 @@ class ModelSource:
     has_pooler: bool = True  # Whether the pretrained weights include a pooler.
     # Labels of the run, as in its `labels.json`; None if the weights are not a run's.
     labels: dict[str, Any] | None = None
+    # Name and commit of a checkpoint on the Hugging Face Hub; None for other checkpoints.
+    pinned: str | None = None
     # Head to take from a checkpoint that is not a run's; None for a random head.
     head: FineTunedHead | None = None
 

@@ -54,6 +54,11 @@ PRESETS = {name: _preset(**model) for name, model in _TABLE["models"].items()}
 PRESET_CONFIGS = {name: preset.encoder for name, preset in PRESETS.items()}
 # The names of Google's files for the presets that have shorter names.
 _RELEASED_AS = {Path(preset.archive).stem: name for name, preset in PRESETS.items()}
+# Names of Google's models on the Hugging Face Hub.
+PUBLISHED = (
+    *_TABLE["published"],
+    *(f"google/bert_{Path(p.archive).stem}" for p in PRESETS.values() if p.archive[:4] == "2020"),
+)
 # The presets that advice names: one for each size.
 USUAL = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
 

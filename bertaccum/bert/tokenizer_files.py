@@ -20,6 +20,7 @@ from bertaccum.system.files import json_text, read_object, read_optional, read_t
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
+FILES = (WORDS, TOKENIZER, SETTINGS, _ADDED, _MAP)
 _NORMALIZER = "BertNormalizer"
 # The parts of a tokenizer.json in which BERT's tokenizer differs from others.
 _PARTS = {"pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}

@@ -14,6 +14,7 @@ from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.errors import RunError, reason
+from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.options.commands import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, TOKENS, ExportConfig
@@ -32,8 +33,12 @@ _LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tf
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
-def export(config: ExportConfig) -> ExportResult:
-    """Export a run's best model, completely or not at all."""
+def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult:
+    """Export a run's best model, completely or not at all, and upload it if `push` is set.
+
+    Args:
+      confirm: Asks the user whether to upload; None to upload without asking.
+    """
     path, trained = Path(config.folder), load_trained(Path(config.run))
     usage = render(
         f"usage-{config.format}.md.j2",
@@ -55,7 +60,8 @@ def export(config: ExportConfig) -> ExportResult:
             path=path,
         ) from None
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return ExportResult(trained.run, config.format, path, size)
+    address = push(config, path, size, confirm) if config.push else None
+    return ExportResult(trained.run, config.format, path, size, address)
 
 
 # Each of these functions writes a model in one format, and returns the folder for its card.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bertaccum.bert.tensor_files import safetensors
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.inference.push import check_push
 from bertaccum.options import commands
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
@@ -60,6 +61,10 @@ def check_export(config: commands.ExportConfig) -> None:
             f"`inputs` {commands.TOKENS} does not apply to `format` {commands.HUGGINGFACE}",
             f"omit it, or use `format` {commands.SAVEDMODEL}",
         )
+    if config.push is not None:
+        check_push(config)
+    elif config.private:
+        raise ConfigError("`private` applies only to `push`", "omit it, or set `push`")
     run = RunPaths(Path(config.run))
     windows = read_run_config(run.path).windows
     _check_new_folder(Path(config.folder))

@@ -84,9 +84,11 @@ class ExportResult:
     Args:
       format: "savedmodel", "huggingface" or "tflite".
       bytes: Total size of the files.
+      address: Address of the model on the Hugging Face Hub; None if it was not uploaded.
     """
 
     run: str
     format: str
     folder: Path
     bytes: int
+    address: str | None = None

@@ -137,7 +137,8 @@ class StepConfig(Options):
     init_checkpoint: str | None = model_option(
         None,
         "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
-        " or file prefix in Google's format; a Hugging Face folder; a run folder, whose best"
+        " or file prefix in Google's format; a Hugging Face folder; the name of a model on the"
+        " Hugging Face Hub, as OWNER/NAME or OWNER/NAME@REVISION; a run folder, whose best"
         " checkpoint is loaded (the head only if the classes match); or none for random weights."
         " [default: the weights of the preset]",
         path=True,
@@ -584,6 +585,13 @@ class ExportConfig(ShowConfig):
         " of the size (dynamic range quantization).",
         choices=(NOT_QUANTIZED, INT8),
     )
+
+    push: str | None = setting(
+        None,
+        "Upload a huggingface export to the model OWNER/NAME on the Hugging Face Hub, which is"
+        " created if it does not exist. HF_TOKEN must be a token that may write to it.",
+    )
+    private: bool = setting(False, "Create the model of `push` as a private one.")
 
     @property
     def folder(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,13 +21,12 @@ split_option = partial(setting, group=SPLIT)
 # The sources of `prepare` that some of its options belong to.
 _SOURCES_OF_OPTIONS = {
     "archive": ("yelp",),
-    **dict.fromkeys(("train_file", "test_file", "delimiter", "encoding"), ("csv",)),
-    "dataset": ("glue", "tfds"),
+    **dict.fromkeys(("train_file", "test_file"), ("csv",)),
+    "dataset": ("glue", "tfds", "hub"),
+    "dataset_config": ("hub",),
     **dict.fromkeys(("folder", "language"), ("glue",)),
-    **dict.fromkeys(("task", "label_columns"), ("csv", "tfds")),
-    "label_separator": ("csv",),
-    "labels_as_written": ("csv", "tfds"),
-    "weight_column": ("csv",),
+    **dict.fromkeys(("task", "label_columns", "labels_as_written"), ("csv", "tfds", "hub")),
+    **dict.fromkeys(("label_separator", "weight_column", "delimiter", "encoding"), ("csv", "hub")),
 }
 
 
@@ -38,13 +38,20 @@ class PrepareConfig(Options):
         "yelp",
         "Source of the texts. yelp: Yelp Polarity from tensorflow-datasets; sample: generated"
         " reviews; csv: your own tables or folders; glue: a data set of GLUE, or XNLI, as"
-        " downloaded; tfds: a data set of tensorflow-datasets.",
-        choices=("yelp", "sample", "csv", "glue", "tfds"),
+        " downloaded; tfds: a data set of tensorflow-datasets; hub: a data set of the Hugging Face"
+        " Hub.",
+        choices=("yelp", "sample", "csv", "glue", "tfds", "hub"),
     )
     dataset: str | None = source_option(
         None,
         "Name of the data set for `source` glue (cola, sst-2, mrpc, qqp, sts-b, mnli, qnli, rte,"
-        " wnli or xnli) or `source` tfds (such as imdb_reviews or glue/mrpc).",
+        " wnli or xnli), `source` tfds (such as imdb_reviews or glue/mrpc) or `source` hub (such as"
+        " stanfordnlp/sst2, or OWNER/NAME@REVISION).",
+    )
+    dataset_config: str | None = source_option(
+        None,
+        "Configuration of the `dataset` for `source` hub. [default: the data set's own default, or"
+        " the only one]",
     )
     folder: str | None = source_option(
         None, "Folder of the data set for `source` glue, or the folder that contains it.", path=True
@@ -65,7 +72,7 @@ class PrepareConfig(Options):
         None,
         "Kind of task. classification: one class for each text; regression: a score; multi-label:"
         " any number of labels. [default: multi-label with `label_columns` and for lists of several"
-        " labels; the task of the data set for `source` glue and tfds; else classification]",
+        " labels; the task of the data set for `source` glue, tfds and hub; else classification]",
         choices=TASKS,
     )
     train_file: str | None = table_option(
@@ -133,7 +140,7 @@ class PrepareConfig(Options):
         None,
         "Drop each training row whose text occurs in an earlier training row or in the test set."
         " `drop_duplicates=False` keeps all rows. [default: drop only rows whose text is in the"
-        " test set, but keep all rows for `source` glue and tfds]",
+        " test set, but keep all rows for `source` glue, tfds and hub]",
         switch=True,
     )
     seed: int = split_option(
@@ -173,7 +180,7 @@ class PrepareConfig(Options):
         for name in TEST_COLUMNS:
             if getattr(self, name) is not None and self.test_file is None:
                 raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")
-        if self.source in ("glue", "tfds") and self.dataset is None:
+        if self.source in ("glue", "tfds", "hub") and self.dataset is None:
             what = f"`source` {self.source} needs `dataset`"
             raise ConfigError(what, "pass the name of the data set")
         if self.source == "glue" and self.folder is None:
@@ -191,7 +198,7 @@ class PrepareConfig(Options):
     def _check_test_fraction(self) -> None:
         fraction = f"`test_fraction` {self.test_fraction}"
         given = f"`test_file` {self.test_file}" if self.test_file else f"`source` {self.source}"
-        if self.test_file or self.source not in ("csv", "tfds"):
+        if self.test_file or self.source not in ("csv", "tfds", "hub"):
             what = f"{fraction} cannot be used with {given}, which already has test rows"
             raise ConfigError(what, "omit `test_fraction`")
         if self.test_fraction + (self.dev_fraction or 0) >= 1:
@@ -202,4 +209,5 @@ class PrepareConfig(Options):
     def data_folder(self) -> str:
         """The data folder to write: `out`, or the default folder of the source."""
         named = "yelp_polarity" if self.source == "yelp" else self.dataset or self.source
-        return self.out or f"data/{named.lower().replace('/', '_').replace(':', '_')}"
+        named += f"/{self.dataset_config}" if self.dataset_config else ""
+        return self.out or f"data/{re.sub('[/:@]', '_', named.lower().removeprefix('hf://'))}"

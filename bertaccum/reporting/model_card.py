@@ -14,6 +14,7 @@ from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import FINISHED, Record, read_record, undamaged
 from bertaccum.system.atomic import write_text
+from bertaccum.system.hub_names import parse_pinned
 
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
@@ -63,6 +64,8 @@ def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library:
         "tags": ["bert", "text-classification", "bertaccum"],
         "metrics": list(dict.fromkeys(kinds)),
     }
+    if base := parse_pinned(record.config.init_checkpoint):
+        known["base_model"] = base.name
     if evaluated:
         results = [_hub_result(record, name, values) for name, values in evaluated.items()]
         known["model-index"] = [{"name": record.name, "results": results}]

@@ -16,6 +16,7 @@ from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.runs.record import Record
 from bertaccum.system.files import read_mapping
+from bertaccum.system.hub_names import parse_pinned
 from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
@@ -30,7 +31,8 @@ def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
         value = getattr(config, field.name)
         if value is None or field.name == "out" or (deciding and field.metadata["free"]):
             continue
-        chosen[field.name] = Path(value).name if field.metadata["path"] else str(value)
+        is_path = field.metadata["path"] and parse_pinned(str(value)) is None
+        chosen[field.name] = Path(value).name if is_path else str(value)
     return chosen
 
 

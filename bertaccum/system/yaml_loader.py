@@ -22,8 +22,8 @@ class Loader(yaml.SafeLoader):
       yaml.YAMLError: The file is not YAML, or contains such an alias; also while values are loaded.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(read_text(path, _LARGEST))
+    def __init__(self, source: Path | str) -> None:
+        super().__init__(source if isinstance(source, str) else read_text(source, _LARGEST))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next node, as the base class does."""

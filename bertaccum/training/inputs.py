@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.hub_checkpoint import pinned
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.data.run_inputs import RunInputs, read_inputs, tsvs_to_plan_with, tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
@@ -21,6 +22,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
+from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
@@ -154,6 +156,20 @@ def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
     return run_inputs(config, progress, partial(tell, progress))
 
 
+def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
+    """Return options with the commit of a checkpoint on the Hub, that of earlier runs in a folder.
+
+    A branch may move while the runs are trained, but all of them begin with the same weights.
+    """
+    if config.init_checkpoint is None or (asked := model_named(config.init_checkpoint)) is None:
+        return config
+    files = sorted(out.glob("**/seed-*/config.yaml"))
+    earlier = (read_run_config(path.parent).init_checkpoint for path in files)
+    known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
+    name = next(known, None) or pinned(config.init_checkpoint, progress)
+    return dataclasses.replace(config, init_checkpoint=name)
+
+
 def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:
     """Check the inputs of several runs, and return the folder for their run folders.
 
@@ -165,8 +181,9 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:
     if RunPaths(Path(config.out)).config.exists():
         raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.
+    config = with_commit(config, Path(config.out), progress)
     run_inputs(config, progress, partial(tell, progress))
-    return Path(config.out)
+    return Path(str(config.out))
 
 
 def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> RunInputs | None:

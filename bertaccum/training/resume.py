@@ -24,6 +24,7 @@ from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
+from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
@@ -84,7 +85,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         value, was = asked[field.name], getattr(began, field.name)
         if field.metadata["free"] and field.name not in deciding:
             free[field.name] = value
-        elif _resolved(field.name, value) != _before(began, field.name):
+        elif not _is_same(field.name, value, began):
             other.append(f"`{field.name}` to {value} (was {was})")
     if other:
         raise ConfigError(
@@ -120,6 +121,15 @@ def _check_options(run: Path, config: TrainConfig) -> None:
             "restore the old value, or start a new run with another `out`",
             path=RunPaths(run).config,
         )
+
+
+def _is_same(name: str, value: Any, began: TrainConfig) -> bool:
+    """Return whether an option has the value that it had when the run began."""
+    was = getattr(began, name)
+    if name == "init_checkpoint" and value and (asked := model_named(value)):
+        repository = parse_pinned(was)
+        return repository is not None and asked.same_as(repository)
+    return bool(_resolved(name, value) == _before(began, name))
 
 
 def _before(began: TrainConfig, name: str) -> Any:

@@ -24,6 +24,7 @@ from bertaccum.system.files import json_text, read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, RunResult, Stopped, collect
+from bertaccum.training.inputs import with_commit
 from bertaccum.training.resume import resumed_config
 from bertaccum.training.train import resume, train
 
@@ -71,6 +72,7 @@ def train_seeds(
             "run each `seed` separately, with its own `out`",
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
+    config = with_commit(config, out, progress)
     for seed in range(config.seed, config.seed + seeds):
         path = RunPaths(seed_folder(out, seed))
         if (summary := _finished_summary(path, asked)) is not None:

@@ -184,6 +184,11 @@ def set_up(
     """
     topology, watch, progress = session.topology, session.watch, session.progress
     inputs = inputs or run_inputs(config, progress)
+    own = inputs.source.pinned
+    if pinned := broadcast(topology, lambda: own):
+        config = dataclasses.replace(config, init_checkpoint=pinned)
+        if pinned != own:  # The branch moved after the chief asked for its commit.
+            inputs = run_inputs(config, progress)
     check_agreement(topology, config, inputs)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)

@@ -28,6 +28,7 @@ from bertaccum.system.files import json_text, read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.inputs import with_commit
 from bertaccum.training.seed_sweep import train_seeds
 from data_prep.tables.tsv import read_tsv
 
@@ -200,6 +201,7 @@ class Sweep:
         most = self._updates(cell, fraction) if halving else self._config.max_updates
         options = cell.options | ({} if most is None else {"max_updates": most})
         own, out = dataclasses.replace(self._config, **options), self._folder / cell.name
+        own = with_commit(own, self._folder, progress)
         runs: list[dict[str, Any]] = []
         try:
             named = self._named | options

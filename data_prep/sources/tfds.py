@@ -12,17 +12,11 @@ from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress
 from data_prep.sources import tfds_features
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
+from data_prep.sources.published_splits import published_splits
 from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
 from data_prep.sources.tfds_features import ChosenFeatures
 from data_prep.tables.rows import Part, Row, Source
 
-# Names of the splits in tensorflow-datasets.
-_SPLITS = {
-    "dev": ("validation", "validation_matched", "dev", "valid", "val"),
-    "test": ("test", "test_matched"),
-    "dev-mismatched": ("validation_mismatched",),
-    "test-mismatched": ("test_mismatched",),
-}
 _UNLABELED = "-1"
 
 
@@ -37,7 +31,7 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
     builder = _builder(config, progress)
     chosen = tfds_features.choose(builder.info.features, config)
     _prepare(builder, config, progress)
-    splits = _splits(builder, config)
+    splits = published_splits(list(builder.info.splits), config)
     parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
     return Source(
         description=f"{builder.info.full_name} of tensorflow-datasets",
@@ -74,22 +68,6 @@ def _prepare(builder: Any, config: PrepareConfig, progress: Progress) -> None:
     except Exception as error:  # The builder of a data set may raise anything.
         message = f"tensorflow-datasets cannot prepare {config.dataset} ({reason(error)})"
         raise InputError(message, "choose another `dataset`") from error
-
-
-def _splits(builder: Any, config: PrepareConfig) -> dict[str, str]:
-    """Return the names that tensorflow-datasets gives to our splits."""
-    names = list(builder.info.splits)
-    if "train" not in names:
-        what = f"{config.dataset} has no split train, only {', '.join(names)}"
-        raise InputError(what, "choose another `dataset`")
-    splits = {"train": "train"}
-    for ours, theirs in _SPLITS.items():
-        if known := [name for name in theirs if name in names]:
-            splits[ours] = known[0]
-    if config.test_fraction and "test" in splits:
-        given = f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}"
-        raise ConfigError(f"{given}, which already has test rows", "omit `test_fraction`")
-    return splits
 
 
 def _task(builder: Any, chosen: ChosenFeatures) -> str | None:

@@ -124,6 +124,18 @@ def parquet_names(path: Path) -> list[str]:
     return list(dict.fromkeys(names + nested))
 
 
+def parquet_features(path: Path) -> dict[str, Any]:
+    """Return the features that the library datasets wrote to a file; empty if another one did."""
+    with _opened(path) as file:
+        metadata = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+        columns = list(file.schema_arrow.names)
+    try:
+        features = json.loads(metadata)["info"]["features"]
+        return {name: features.get(name) for name in columns}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return dict.fromkeys(columns)
+
+
 def _fields(parent: Any) -> Iterator[str]:
     """Yield the names of the fields of a struct, as in `data.text`."""
     import pyarrow

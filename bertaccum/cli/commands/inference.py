@@ -107,9 +107,10 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
 
 @command()
 @options(ExportConfig)
+@click.option("--yes", is_flag=True, help="With --push, upload without asking.")
 @json_option
 @shown
-def export(view: View, as_json: bool, **values: Any) -> None:
+def export(view: View, as_json: bool, yes: bool, **values: Any) -> None:
     """Export the best model of a run for other tools to load.
 
     \b
@@ -118,11 +119,26 @@ def export(view: View, as_json: bool, **values: Any) -> None:
       bertaccum export --format huggingface
       bertaccum export --format tflite --quantize int8
       bertaccum export --run runs/20260102-030405 --out model
+      bertaccum export --format huggingface --push OWNER/NAME --private
     """
+    if values["push"] and not yes and not (sys.stdin and sys.stdin.isatty()):
+        what = "--push asks before it uploads, but standard input is no terminal"
+        raise ConfigError(what, "pass --yes to upload without a question")
+
+    def confirm(question: str) -> bool:
+        view.stop()  # It shows progress where the question belongs.
+        return click.confirm(question, err=True)
+
     with view:
         announce_run(view, values["run"])
         view.note("loading and tracing the model")
-        result = api.export(**values)
-    record = vars(result) | {"folder": str(result.folder)}
-    written = f"{result.folder}: written, {format_size(result.bytes)}"
-    print_result(as_json, record, lambda _: sentences.result(written))
+        result = api.export(confirm=None if yes else confirm, **values)
+        if values["push"] and result.address is None:
+            view.note("not uploaded; `hf upload` can upload the folder later")
+
+    def show(_: Any) -> None:
+        sentences.result(f"{result.folder}: written, {format_size(result.bytes)}")
+        if result.address is not None:
+            sentences.result(f"{result.address}: uploaded")
+
+    print_result(as_json, vars(result) | {"folder": str(result.folder)}, show)

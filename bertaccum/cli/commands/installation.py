@@ -65,7 +65,7 @@ def models(as_json: bool) -> None:
 
     `--model` and `--init-checkpoint` select Google's models by their names. `train` checks
     a download with the MD5 digest that the server reports, and its files with their SHA-256 if it
-    is known.
+    is known. `--init-checkpoint OWNER/NAME` selects any BERT on the Hugging Face Hub.
 
     \b
     Examples:

@@ -31,6 +31,7 @@ def prepare(view: View, as_json: bool, **values: Any) -> None:
       bertaccum prepare --source csv --train-file aclImdb/train --test-file aclImdb/test
       bertaccum prepare --source glue --dataset mrpc --folder glue_data/MRPC
       bertaccum prepare --source tfds --dataset imdb_reviews --dev-fraction 0.1
+      bertaccum prepare --source hub --dataset stanfordnlp/sst2
     """
     with view:
         done = api.prepare(progress=view, note=view.note, **values)

@@ -1,0 +1,306 @@
+"""Checkpoints of a stand-in for the Hugging Face Hub: which files are read, and which are not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_client import HubClient
+from hub_server import Hub
+
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.pretrained_weights import save_huggingface
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertaccum.tasks.head import build_classifier
+
+NAME = "owner/my-bert"
+WORDS = [*SPECIAL_TOKENS, "good", "bad"]
+SMALL = EncoderConfig(
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    vocab_size=len(WORDS),
+    max_position_embeddings=16,
+)
+# Prints what `find_model` or `find_dimensions` returns, or else the error; then all notes.
+FIND = """
+import json, sys
+from pathlib import Path
+from bertaccum.bert import model_finder
+from bertaccum.errors import BertAccumError
+from bertaccum.options.commands import TrainConfig
+
+told = []
+config = TrainConfig(max_seq_length=8, **json.loads(sys.argv[2]))
+try:
+    source = getattr(model_finder, sys.argv[1])(config, lambda what, *_: told.append(what))
+    found = {"name": source.name, "pinned": source.pinned}
+    found |= {"layers": source.encoder.num_hidden_layers}
+    found |= {"path": source.checkpoint and str(source.checkpoint)}
+    found |= {"words": source.vocabulary and source.vocabulary.entries}
+except BertAccumError as error:
+    found = {"error": f"{error.exit_code}: {error}"}
+print(json.dumps(found | {"told": told}))
+"""
+# Keeps huggingface_hub from being imported.
+WITHOUT_PACKAGE = "import sys; sys.modules['huggingface_hub'] = None\n"
+# Parts of a download are kept only in whole chunks, which have 10 MiB otherwise.
+SMALL_CHUNKS = "import huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 1000\n"
+# A full disk: no file can grow above 8 KiB.
+FULL_DISK = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of a small BERT in Hugging Face's format."""
+    folder = tmp_path_factory.mktemp("model")
+    model = build_classifier(build_encoder(SMALL), SMALL, 2)
+    write_description(folder, SMALL, Tokenization(Vocabulary(WORDS), 12), ["a", "b"], dropout=0.1)
+    save_huggingface(model, folder)
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert len(found["model.safetensors"]) > 8192
+    return found
+
+
+Find = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def find(client: HubClient) -> Find:
+    """Return a function that finds a model in a process of its own."""
+
+    def call(
+        name: str = NAME,
+        function: str = "find_model",
+        first: str = "",
+        options: dict[str, Any] | None = None,
+        **variables: str,
+    ) -> dict[str, Any]:
+        chosen = json.dumps({"init_checkpoint": name} | (options or {}))
+        done = client.run(first + FIND, function, chosen, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return call
+
+
+def test_name_and_revisions_select_commits(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    repository = client.hub.add(NAME, files)
+    first = repository.revisions["main"]
+    old = files | {"vocab.txt": "\n".join([*SPECIAL_TOKENS, "old", "bad"]).encode()}
+    second = repository.commit(old, "v1.0/old")
+    found = find()
+    assert found["name"] == NAME
+    assert found["pinned"] == f"hf://{NAME}@{first}"
+    assert found["words"] == WORDS
+    assert Path(found["path"]).read_bytes() == files["model.safetensors"]
+    assert f"{NAME} on {client.hub.address[7:]}: commit {first}" in found["told"]
+    assert f"downloading {NAME}/model.safetensors" in found["told"]
+    for name in (f"{NAME}@v1.0/old", f"{NAME}@{second}", f"hf://{NAME}@{second}"):
+        found = find(name)
+        assert found["words"][-2] == "old"
+        assert found["pinned"].endswith(f"@{second}")
+    # A name with the commit that a run recorded asks nothing.
+    assert find(f"hf://{NAME}@v1.0/old@{second}")["words"][-2] == "old"
+    assert client.hub.requests == []
+
+
+def test_only_the_files_that_are_read_are_downloaded(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    other = {
+        "modeling_x.py": b"raise SystemExit('executed')",
+        "pytorch_model.bin": b"cos\nsystem\n(S'touch executed'\ntR.",
+        "training_args.bin": b"cos\nsystem\n(S'touch executed'\ntR.",
+        "onnx/model.onnx": b"x",
+        "../outside.txt": b"x",
+    }
+    client.hub.add(NAME, files | other)
+    assert "error" not in find()
+    assert sorted(client.hub.fetched()) == sorted(files)
+    # Without safetensors, PyTorch's file is read, but its pickle can only make tensors.
+    without = {name: text for name, text in files.items() if name != "model.safetensors"}
+    client.hub.add("owner/pickle", without | other)
+    assert "its pickle uses os.system, which weights do not need" in find("owner/pickle")["error"]
+    assert "training_args.bin" not in client.hub.fetched()
+    assert not (client.folder / "executed").exists()
+
+
+def test_shards_and_googles_files_are_downloaded(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    weights = files["model.safetensors"]
+    files = {name: text for name, text in files.items() if name != "model.safetensors"}
+    index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+    shards = {
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "model-00001-of-00001.safetensors": weights,
+    }
+    client.hub.add(NAME, files | shards | {"pytorch_model-00001-of-00001.bin": b""})
+    # Only the names of the tensors are wrong; nothing is missing.
+    assert "which model.safetensors.index.json lists" in find()["error"]
+    assert set(shards) < set(client.hub.fetched())
+    assert "pytorch_model-00001-of-00001.bin" not in client.hub.fetched()
+    google = {f"bert_model.ckpt.{end}": b"x" for end in ("index", "meta", "data-00000-of-00001")}
+    config = json.dumps(dataclasses.asdict(SMALL)).encode()
+    described = {"bert_config.json": config, "vocab.txt": files["vocab.txt"]}
+    client.hub.add("owner/google", google | described)
+    assert Path(find("owner/google")["path"]).name == "bert_model.ckpt"
+    assert "bert_model.ckpt.meta" not in client.hub.fetched()
+
+
+def test_interrupted_download_resumes(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    client.hub.add(NAME, files)
+    client.hub.drops["model.safetensors"] = 5000
+    found = find(first=SMALL_CHUNKS)
+    assert Path(found["path"]).read_bytes() == files["model.safetensors"]
+    assert client.hub.fetched().count("model.safetensors") == 2
+    assert client.hub.ranges == ["bytes=5000-"]
+
+
+def test_cache_needs_no_network_and_is_not_trusted(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    client.hub.add(NAME, files)
+    first = find()
+    offline = find(HF_HUB_OFFLINE="1")
+    assert (offline["pinned"], client.hub.requests) == (first["pinned"], [])
+    assert find(HF_ENDPOINT="http://127.0.0.1:9")["pinned"] == first["pinned"]
+    for name in ("model.safetensors", "vocab.txt"):
+        file = (Path(first["path"]).parent / name).resolve()
+        file.write_bytes(b"x" + file.read_bytes()[1:])
+    again = find()
+    assert sum("does not match its digest" in line for line in again["told"]) == 2
+    assert Path(again["path"]).read_bytes() == files["model.safetensors"]
+
+
+def test_plan_downloads_only_the_configuration(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    client.hub.add(NAME, files)
+    found = find(function="find_dimensions")
+    assert (found["name"], found["layers"], found["words"]) == (NAME, 1, None)
+    assert client.hub.fetched() == ["config.json"]
+    find()
+    assert find(function="find_dimensions")["words"] == WORDS
+
+
+def test_token_is_sent_only_to_the_hub(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    client.hub.add(NAME, files).token = "secret"
+    elsewhere = Hub()
+    elsewhere.add(NAME, files)
+    client.hub.elsewhere = elsewhere.address.replace("127.0.0.1", "localhost")
+    assert "error" not in find(HF_TOKEN="secret")
+    assert {token for _, path, token in client.hub.requests if NAME in path} == {"secret"}
+    assert [path.rsplit("/")[-1] for _, path, _ in elsewhere.requests] == ["model.safetensors"]
+    assert {token for _, _, token in elsewhere.requests} == {None}
+    elsewhere.close()
+
+
+def test_folder_has_priority(client: HubClient, find: Find, files: dict[str, bytes]) -> None:
+    client.hub.add(NAME, files)
+    folder = client.folder / NAME
+    folder.mkdir(parents=True)
+    assert "has no bert_model.ckpt.index" in find()["error"]
+    # A folder beside it could be meant.
+    assert (
+        "; for a model on the Hugging Face Hub, write hf://owner/my-bret"
+        in find("owner/my-bret")["error"]
+    )
+    assert client.hub.requests == []
+    assert find(f"hf://{NAME}")["words"] == WORDS
+
+
+def test_other_models_are_refused_before_their_weights(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    config = json.loads(files["config.json"]) | {"model_type": "roberta"}
+    client.hub.add(NAME, files | {"config.json": json.dumps(config).encode()})
+    error = find()["error"]
+    assert error.startswith(f"2: {NAME}/config.json: describes a RoBERTa model, ")
+    assert client.hub.fetched() == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        ({"flax_model.msgpack": b"x"}, "has flax_model.msgpack, a model of transformers for Flax"),
+        ({"model.Q4_K_M.gguf": b"x"}, "has model.Q4_K_M.gguf, a GGUF model, which cannot be read"),
+        ({"adapter_model.safetensors": b"x"}, "has adapter_model.safetensors, a PEFT adapter"),
+        ({"weights.bin": b"x"}, "has no model.safetensors, only .*weights.bin"),
+    ],
+)
+def test_repositories_without_readable_weights(
+    client: HubClient, find: Find, files: dict[str, bytes], others: dict[str, bytes], line: str
+) -> None:
+    config = {"config.json": files["config.json"], "vocab.txt": files["vocab.txt"]}
+    client.hub.add(NAME, config | others)
+    assert re.match(f"2: {NAME}: {line}", find()["error"])
+    assert client.hub.fetched() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("owner/my-bret", "there is no such folder, and .* has no such model; check the name; if"),
+        ("google-bert/bert-bas-uncased", r"did you mean google-bert/bert-base-uncased\?"),
+        ("FacebookAI/roberta-base", "RoBERTa models are not supported"),
+        (f"{NAME}@v2", "has no branch, tag or commit v2; choose one on http.*/owner/my-bert"),
+        ("owner/private", "has no such model; .*set HF_TOKEN to a token that may read it"),
+        ("owner/gated", "gated, .* no access; request it on http.*/owner/gated, and set HF_TOKEN"),
+    ],
+)
+def test_unusable_names_give_one_line(
+    client: HubClient, find: Find, files: dict[str, bytes], name: str, line: str
+) -> None:
+    client.hub.add(NAME, files)
+    client.hub.add("owner/private", files).token = "secret"
+    gated = client.hub.add("owner/gated", files)
+    gated.token, gated.gated = "secret", True
+    for token in ("", "wrong"):
+        error = find(name, HF_TOKEN=token)["error"]
+        assert re.search(line, error)
+        assert "\n" not in error
+        assert error.startswith(f"2: {name.split('@')[0]}: ")
+    assert client.hub.fetched() == []
+
+
+def test_failures_give_one_line(client: HubClient, find: Find, files: dict[str, bytes]) -> None:
+    client.hub.add(NAME, files)
+    elsewhere = f"download it elsewhere with `hf download {NAME} --local-dir FOLDER`"
+    assert find(HF_HUB_OFFLINE="1")["error"] == (
+        f"2: {NAME}: is not in the cache, and HF_HUB_OFFLINE forbids downloads; unset it, or"
+        f" {elsewhere}, and set `init_checkpoint` to FOLDER"
+    )
+    error = find(HF_ENDPOINT="http://127.0.0.1:9")["error"]
+    assert f"2: {NAME}: cannot reach 127.0.0.1:9 (" in error
+    assert elsewhere in error
+    assert find(first=WITHOUT_PACKAGE)["error"] == (
+        f"2: {NAME}: the Hugging Face Hub needs the package huggingface_hub; run pip install"
+        " 'bertaccum[huggingface]'"
+    )
+    error = find(first=FULL_DISK)["error"]
+    assert re.match(r"1: .*/hub-cache/.*: cannot be written \(File too large\); free disk", error)
+    client.hub.status = 403
+    assert "does not let this user read it (status 403); set HF_TOKEN" in find()["error"]
+    client.hub.status = 418
+    assert "answered with status 418" in find()["error"]

@@ -1,0 +1,257 @@
+"""Data sets of the Hugging Face Hub, read from a stand-in on the loopback interface."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_client import HubClient
+
+pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, of the extra parquet")
+
+from pyarrow import parquet  # noqa: E402
+
+NAMES = ["negative", "positive"]
+CLASSES = {"names": NAMES, "_type": "ClassLabel"}
+
+
+def table(features: dict[str, Any] | None = None, **columns: list[Any]) -> bytes:
+    """Return a Parquet file, as datasets writes it if `features` are given."""
+    rows = pyarrow.table(columns)
+    if features is not None:
+        about = json.dumps({"info": {"features": features}})
+        rows = rows.replace_schema_metadata({"huggingface": about})
+    file = io.BytesIO()
+    parquet.write_table(rows, file)
+    return file.getvalue()
+
+
+def sst2(labels: list[int], name: str) -> bytes:
+    features = {"idx": {"dtype": "int32", "_type": "Value"}, "label": CLASSES}
+    texts = [f"{name} {number}" for number in range(len(labels))]
+    return table(features, idx=list(range(len(labels))), sentence=texts, label=labels)
+
+
+CARD = b"""---
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*
+  - split: validation
+    path: data/validation-*
+  - split: test
+    path: data/test-*
+---
+# A data set
+"""
+SST2 = {
+    "README.md": CARD,
+    "data/train-00000-of-00002.parquet": sst2([0, 1, 1, 0], "train"),
+    "data/train-00001-of-00002.parquet": sst2([1, 0], "more"),
+    "data/validation-00000-of-00001.parquet": sst2([1, 0, -1], "dev"),
+    "data/test-00000-of-00001.parquet": sst2([-1, -1], "test"),
+    "sst2.py": b"raise SystemExit('executed')",
+}
+
+
+def prepared(client: HubClient, *options: str, name: str = "stanfordnlp/sst2") -> tuple[str, Path]:
+    """Prepare a data set; return what the program wrote to stderr, and the data folder."""
+    arguments = ("prepare", "--source", "hub", "--dataset", name, "--out", "data", *options)
+    done = client.program(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stderr, client.folder / "data"
+
+
+def error(client: HubClient, *options: str, name: str = "stanfordnlp/sst2") -> str:
+    done = client.program("prepare", "--source", "hub", "--dataset", name, *options)
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert "Traceback" not in done.stderr
+    return lines[-1]
+
+
+def rows(folder: Path, split: str) -> list[list[str]]:
+    lines = (folder / f"{split}.tsv").read_text().splitlines()[1:]
+    return sorted(line.split("\t") for line in lines)
+
+
+def test_splits_and_class_names_of_a_data_set(client: HubClient) -> None:
+    repository = client.hub.add("stanfordnlp/sst2", SST2, "dataset")
+    told, folder = prepared(client)
+    commit = repository.revisions["main"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["labels"] == NAMES
+    assert manifest["options"]["commit"] == commit
+    assert f"stanfordnlp/sst2 of the Hugging Face Hub, commit {commit}" == manifest["source"]
+    assert rows(folder, "train") == [
+        *(["0", "more 1"], ["0", "train 0"], ["0", "train 3"]),
+        *(["1", "more 0"], ["1", "train 1"], ["1", "train 2"]),
+    ]
+    assert rows(folder, "dev") == [["0", "dev 1"], ["1", "dev 0"]]
+    assert not (folder / "test.tsv").exists()
+    assert "stanfordnlp/sst2 test: has no labels, so it is not used" in told
+    assert "stanfordnlp/sst2 validation: skipped 1 rows without a label" in told
+    assert commit in told
+    assert "sst2.py" not in client.hub.fetched()
+
+
+def test_branch_that_moved_is_another_input(client: HubClient) -> None:
+    repository = client.hub.add("stanfordnlp/sst2", SST2, "dataset")
+    first = repository.revisions["main"]
+    prepared(client)
+    repository.commit({**SST2, "new": b""})
+    assert "`commit` was" in error(client, "--out", "data")
+    _, folder = prepared(client, "--overwrite", name=f"stanfordnlp/sst2@{first}")
+    assert json.loads((folder / "manifest.json").read_text())["options"]["commit"] == first
+
+
+def test_downloaded_data_set_needs_no_network(client: HubClient) -> None:
+    client.hub.add("stanfordnlp/sst2", SST2, "dataset")
+    _, folder = prepared(client)
+    before = (folder / "train.tsv").read_bytes()
+    arguments = ("prepare", "--source", "hub", "--dataset", "stanfordnlp/sst2", "--out", "again")
+    done = client.program(*arguments, HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    assert client.hub.requests == []
+    assert (client.folder / "again/train.tsv").read_bytes() == before
+
+
+def test_configuration_is_chosen(client: HubClient) -> None:
+    card = "configs:\n" + "".join(
+        f"- config_name: {name}\n  data_files: {{train: {name}/train.jsonl, test: {name}/u*}}\n"
+        for name in ("en", "de")
+    )
+    files = {"README.md": f"---\n{card}---\n".encode()}
+    for name in ("en", "de"):
+        lines = [json.dumps({"text": f"{name} {n}", "label": "ab"[n % 2]}) for n in range(6)]
+        files[f"{name}/train.jsonl"] = files[f"{name}/u-x.jsonl"] = "\n".join(lines).encode()
+    client.hub.add("owner/texts", files, "dataset")
+    line = error(client, name="owner/texts")
+    assert "several configurations; choose one with --dataset-config: en, de" in line
+    line = error(client, "--dataset-config", "fr", name="owner/texts")
+    assert "--dataset-config fr is no configuration of owner/texts; choose one of en, de" in line
+    _, folder = prepared(client, "--dataset-config", "de", name="owner/texts")
+    assert all(text.startswith("de ") for _, text in rows(folder, "train"))
+    assert len(rows(folder, "test")) == 6
+    assert all("en/" not in name for name in client.hub.fetched())
+
+
+def test_files_without_a_card_are_found_by_name(client: HubClient) -> None:
+    lines = "text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(20))
+    files = {"data/my_train.csv": lines.encode(), "data/validation.csv": lines.encode()}
+    client.hub.add("owner/texts", files | {"dataset_infos.json": b"{}"}, "dataset")
+    _, folder = prepared(client, name="owner/texts")
+    assert (len(rows(folder, "train")), len(rows(folder, "dev"))) == (20, 20)
+
+
+def test_converted_files_are_used_where_a_repository_has_code(client: HubClient) -> None:
+    repository = client.hub.add("owner/code", {"code.py": b"raise SystemExit"}, "dataset")
+    converted = {
+        "default/train/0000.parquet": sst2([0, 1, 0, 1] * 5, "train"),
+        "default/validation/0000.parquet": sst2([0, 1], "dev"),
+    }
+    assert "has no Parquet, CSV or JSON Lines files, only code.py" in error(
+        client, name="owner/code"
+    )
+    repository.commit(converted, "refs/convert/parquet")
+    _, folder = prepared(client, name="owner/code")
+    assert (len(rows(folder, "train")), len(rows(folder, "dev"))) == (20, 2)
+
+
+def test_lists_of_classes_and_scores(client: HubClient) -> None:
+    emotions = {"labels": {"feature": {**CLASSES, "names": ["a", "b", "c"]}, "_type": "List"}}
+    texts = [f"text {n}" for n in range(12)]
+    lists = [[0], [1, 2], [], [2]] * 3
+    files = {"train.parquet": table(emotions, text=texts, labels=lists)}
+    client.hub.add("owner/emotions", files, "dataset")
+    _, folder = prepared(client, name="owner/emotions")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["task"], manifest["labels"]) == ("multi-label", ["a", "b", "c"])
+    found = {text: label for part in ("train", "dev") for label, text in rows(folder, part)}
+    assert [found[f"text {n}"] for n in range(4)] == ["0", "1|2", "|", "2"]
+
+    stsb = {"label": {"dtype": "float32", "_type": "Value"}}
+    numbers = [n / 2 for n in range(12)]
+    train = table(stsb, sentence1=texts, sentence2=texts, label=numbers)
+    test = table(stsb, sentence1=texts, sentence2=texts, label=[-1.0] * 12)
+    client.hub.add("owner/stsb", {"train.parquet": train, "test.parquet": test}, "dataset")
+    told, folder = prepared(client, "--overwrite", name="owner/stsb")
+    assert json.loads((folder / "manifest.json").read_text())["task"] == "regression"
+    assert "owner/stsb test: has no labels" in told
+
+
+def test_other_kinds_of_labels(client: HubClient) -> None:
+    texts, lists = [f"text {n}" for n in range(12)], [["a"], ["b", "a|c"], []] * 4
+    strings = {"labels": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}}
+    files = {"train.parquet": table(strings, text=texts, labels=lists)}
+    client.hub.add("owner/strings", files, "dataset")
+    _, folder = prepared(client, name="owner/strings")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["task"], manifest["labels"]) == ("multi-label", ["a", "a|c", "b"])
+
+    flags = {"toxic": CLASSES, "insult": CLASSES}
+    files = {"train.parquet": table(flags, text=texts, toxic=[0, 1] * 6, insult=[1] * 12)}
+    client.hub.add("owner/flags", files, "dataset")
+    columns = ("--overwrite", "--label-columns", "toxic,insult")
+    _, folder = prepared(client, *columns, name="owner/flags")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["task"], manifest["labels"]) == ("multi-label", ["insult", "toxic"])
+    columns = ("--overwrite", "--label-column", "toxic", "--task", "regression")
+    _, folder = prepared(client, *columns, name="owner/flags")
+    assert {label for label, _ in rows(folder, "train")} == {"0.0", "1.0"}
+    _, folder = prepared(client, "--overwrite", "--label-column", "toxic", name="owner/flags")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == NAMES
+
+
+def test_class_names_of_a_card(client: HubClient) -> None:
+    card = """---
+dataset_info:
+  features:
+  - name: text
+    dtype: string
+  - name: label
+    dtype:
+      class_label:
+        names:
+          '0': World
+          '1': Sports
+---
+"""
+    lines = "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(20))
+    files = {"README.md": card.encode(), "train.csv": lines.encode()}
+    client.hub.add("owner/news", files, "dataset")
+    _, folder = prepared(client, name="owner/news")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["World", "Sports"]
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "line"),
+    [
+        ({}, "sst2", "--dataset sst2 is no name of a data set .*; pass OWNER/NAME"),
+        ({}, "owner/absent", "owner/absent: 127.0.0.1:[0-9]+ has no such data set; check the name"),
+        ({"test.csv": b"text,label\na,b\n"}, "owner/texts", "has no split train, only test"),
+        (
+            {"train.parquet": table(first=["x"], second=["y"], third=[1])},
+            "owner/texts",
+            "which is: first, second, third; choose another column",
+        ),
+        (
+            {"train.parquet": sst2([0, 7], "train")},
+            "owner/texts",
+            "owner/texts train, row 2: the label '7' is no class from 0 to 1",
+        ),
+        ({"README.md": b"---\n- [\n---\n", "train.csv": b"a"}, "owner/texts", "its YAML cannot be"),
+        ({"../train.csv": b"a,b\n", "x.py": b""}, "owner/texts", "no Parquet, .*, only x.py"),
+    ],
+)
+def test_unusable_data_sets_give_one_line(
+    client: HubClient, files: dict[str, bytes], name: str, line: str
+) -> None:
+    if files:
+        client.hub.add("owner/texts", files, "dataset")
+    assert re.search(line, error(client, name=name))
