@@ -31,6 +31,7 @@ class Tokenization:
     # Number of tokens from the start of a passage to the start of the next one; None for three
     # quarters of a passage, so that passages overlap by a quarter.
     stride: int | None = None
+    words: bool = False  # Whether texts are words between spaces, each of which gets a tag.
 
     @property
     def step(self) -> int:
@@ -45,11 +46,16 @@ class Tokenization:
     def identity(self) -> list[object]:
         """Return values for JSON that differ for tokenizations that give other tokens."""
         of_passages = [self.max_seq_length, self.passages, self.step]
-        return [of_passages, self.head_fraction, self.vocabulary.identity()]
+        of_words = ["words"] if self.words else []
+        return [of_passages, self.head_fraction, self.vocabulary.identity(), *of_words]
 
 
 def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
-    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run.
+
+    The options must name the task.
+    """
     fraction = {HEAD: 1.0, TAIL: 0.0, HEAD_TAIL: config.head_fraction}[config.truncate]
     length, passages = config.max_seq_length, config.windows
-    return Tokenization(vocabulary, length, fraction, passages, config.stride)
+    stride, words = config.stride, config.tags_words
+    return Tokenization(vocabulary, length, fraction, passages, stride, words)

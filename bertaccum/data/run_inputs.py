@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
         )
     digests, stores = [sha256(tsv) for tsv in tsvs], []
     if source.vocabulary:
+        config = dataclasses.replace(config, task=task.labels.task)
         tokenization = tokenization_of(source.vocabulary, config)
         stores = [
             store_digest(tsv, digest, task.labels, tokenization)

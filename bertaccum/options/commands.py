@@ -19,7 +19,7 @@ from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.options.task_names import TASKS
+from bertaccum.options.task_names import TASKS, TOKEN_CLASSIFICATION
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
@@ -89,8 +89,8 @@ class StepConfig(Options):
     task: str | None = data_option(
         None,
         "Kind of task. classification: one class for each example; regression: one number;"
-        " multi-label: any number of labels. [default: the task in the data folder, else"
-        " classification]",
+        " multi-label: any number of labels; token-classification: a tag for each word. [default:"
+        " the task in the data folder, else classification]",
         choices=TASKS,
     )
     max_seq_length: int = data_option(
@@ -250,6 +250,11 @@ class StepConfig(Options):
         free=True,
         path=True,
     )
+
+    @property
+    def tags_words(self) -> bool:
+        """Whether the model gives each word a tag."""
+        return self.task == TOKEN_CLASSIFICATION
 
     @property
     def pooling(self) -> str | None:

@@ -184,6 +184,7 @@ def set_up(
     """
     topology, watch, progress = session.topology, session.watch, session.progress
     inputs = inputs or run_inputs(config, progress)
+    config = dataclasses.replace(config, task=inputs.labels.task)
     check_agreement(topology, config, inputs)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
@@ -202,7 +203,6 @@ def set_up(
         recompute=batch.recompute,
         offload=offload,
         compile=ON if compilation.compile else OFF,
-        task=inputs.labels.task,
         learning_rate=config.learning_rate or default_learning_rate(inputs.source),
         best_by=(best_by := config.best_by or task.metrics[0]),
     )

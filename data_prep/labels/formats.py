@@ -46,6 +46,7 @@ class LabelFormat:
     # Whether cells contain lists. None if some cells of a column decide this for all.
     lists: bool | None = None
     flags: int = 0  # The number of labels if cells contain 0 or 1 for each of them, else 0.
+    scheme: str | None = None  # Scheme of the tags of words, as in `tag_schemes`.
 
     def record(self) -> dict[str, Any]:
         """Return the fields that differ from the plain format, for files that are read later."""

@@ -14,7 +14,7 @@ from typing import Any
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError, reason
 from bertaccum.options.fields import TEST_COLUMNS, delimiter_character
 from bertaccum.options.prepare import PrepareConfig
-from bertaccum.options.task_names import MULTI_LABEL
+from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.system.files import open_input, sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
@@ -62,8 +62,9 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
 
 
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:
-    several = config.task == MULTI_LABEL
-    reading = read_options(config, several_labels=several, of_test_file=of_test)
+    kind = {"several_labels": config.task == MULTI_LABEL}
+    kind["words"] = config.task == TOKEN_CLASSIFICATION
+    reading = read_options(config, **kind, of_test_file=of_test)
     return Part(path, read_rows(path, reading, note))
 
 
