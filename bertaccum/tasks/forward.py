@@ -58,13 +58,11 @@ def losses_in_training(
 
     For tags, it is the mean loss of the words of the text, whose tags are those of the tokens.
     """
+    logits = logits_in_training(model, texts)
     if not isinstance(model, Tagger):
-        return task.losses(logits_in_training(model, texts), labels)
-    masks = present_masks()
-    with dropout_masks(masks and masks.of_passages(texts.texts, texts.numbers)):
-        logits = model(inputs_of_padded(texts.tokens, texts.lengths), training=True)
+        return task.losses(logits, labels)
     tags = tags_of(texts.tokens)
-    losses = task.losses(tf.cast(logits, tf.float32), tf.maximum(tags, 0))
+    losses = task.losses(logits, tf.maximum(tags, 0))
     read = tf.cast(tags >= 0, tf.float32)
     sums = [tf.reduce_sum(values, axis=1) for values in (losses * read, read)]
     count = tf.shape(tags)[0]
@@ -72,21 +70,13 @@ def losses_in_training(
     return tf.math.divide_no_nan(total, words)
 
 
-def logits_of_words(model: Tagger, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """Return the logits of the words of texts, [batch, words, outputs], NaN after the last word."""
-    passages = split_passages(tokens)
-    padded = passages.values.to_tensor()
-    logits = tf.cast(model(_padded(model, passages.values), training=False), tf.float32)
-    read = tags_of(padded) >= 0
-    of_words = tf.boolean_mask(logits[:, : tf.shape(padded)[1]], read)
-    counts = tf.reduce_sum(tf.cast(read, tf.int32), axis=1)
-    of_texts = tf.math.unsorted_segment_sum(counts, passages.value_rowids(), passages.nrows())
-    words = tf.RaggedTensor.from_row_lengths(of_words, of_texts, validate=False)
-    return words.to_tensor(default_value=math.nan)
-
-
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of texts, without dropout."""
+    """Return the logits [batch, outputs] float32 of texts, without dropout.
+
+    For tags, they are those of the words, [batch, words, outputs], NaN after a text's last word.
+    """
+    if isinstance(model, Tagger):
+        return _logits_of_words(model, tokens)
     if not reads_passages(model):
         return tf.cast(model(_padded(model, tokens), training=False), tf.float32)
     pooled = _of_passages(model, tokens)
@@ -95,12 +85,17 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
 
 
 def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
-    """Return the logits [passages, outputs] float32 of texts and of what fills up their number."""
+    """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
+
+    For tags, they are those of all tokens, [passages, length, outputs].
+    """
     inputs = inputs_of_padded(texts.tokens, texts.lengths)
-    if not reads_passages(model):
+    if not reads_passages(model) and not isinstance(model, Tagger):
         return tf.cast(model(inputs, training=True), tf.float32)
     masks, encoder = present_masks(), model.checkpoint_items["encoder"]
     with dropout_masks(masks and masks.of_passages(texts.texts, texts.numbers)):
+        if isinstance(model, Tagger):
+            return tf.cast(model(inputs, training=True), tf.float32)
         pooled = encoder(inputs, training=True)["pooled_output"]
     of_texts = _of_texts(model, pooled, texts.texts, tf.shape(pooled)[0])
     return tf.cast(model.get_layer(HEAD_LAYER)(of_texts, training=True), tf.float32)
@@ -115,8 +110,6 @@ def logits_of_texts_and_passages(
       Logits [batch, 1 + passages, outputs] float32, NaN after a text's last passage; [batch, 1,
       outputs] if the model reads each text in one passage; for tags [batch, 1, words, outputs].
     """
-    if isinstance(model, Tagger):
-        return logits_of_words(model, tokens)[:, tf.newaxis]
     if not reads_passages(model):
         return logits_of(model, tokens)[:, tf.newaxis]
     head = model.get_layer(HEAD_LAYER)
@@ -137,6 +130,19 @@ def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     supports = support(logits[:, 0], logits[:, 1:])
     supports = tf.where(tf.math.is_nan(supports), -math.inf, supports)
     return tf.argmax(supports, axis=1, output_type=tf.int32) + 1
+
+
+def _logits_of_words(model: Tagger, tokens: tf.RaggedTensor) -> tf.Tensor:
+    """Return the logits of the words of texts, [batch, words, outputs], NaN after the last word."""
+    passages = split_passages(tokens)
+    padded = passages.values.to_tensor()
+    logits = tf.cast(model(_padded(model, passages.values), training=False), tf.float32)
+    read = tags_of(padded) >= 0
+    of_words = tf.boolean_mask(logits[:, : tf.shape(padded)[1]], read)
+    counts = tf.reduce_sum(tf.cast(read, tf.int32), axis=1)
+    of_texts = tf.math.unsorted_segment_sum(counts, passages.value_rowids(), passages.nrows())
+    words = tf.RaggedTensor.from_row_lengths(of_words, of_texts, validate=False)
+    return words.to_tensor(default_value=math.nan)
 
 
 def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.RaggedTensor:

@@ -80,7 +80,12 @@ class Head(tf_keras.layers.Layer):
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Return the logits [..., outputs] of outputs of the encoder [..., hidden]."""
-        return self.out_proj(self.dropout(pooled, training=training))
+        kept = self.dropout(pooled, training=training)
+        if pooled.shape.rank == 2:
+            return self.out_proj(kept)
+        # For more than two axes, `Dense` computes a gradient of the kernel without a static shape.
+        logits = self.out_proj(tf.reshape(kept, [-1, pooled.shape[-1]]))
+        return tf.reshape(logits, [*tf.unstack(tf.shape(pooled))[:-1], logits.shape[-1]])
 
 
 def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:

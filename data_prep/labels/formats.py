@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from data_prep.labels.tag_schemes import find_scheme
 from data_prep.tables.spellings import Finder, finite_number, visible
 
 _DEFAULT = "|"
@@ -105,6 +106,12 @@ def set_format(
         result = replace(result, separator=(fits or [separator])[0])
     same = result.lists or result.separator == (known.separator or _DEFAULT)
     return replace(result, flags=(same and known.flags) or _flags(result, cells, classes))
+
+
+def tag_format(cells: Iterable[str]) -> LabelFormat:
+    """Return how a column with the tags of words, separated by spaces, contains them."""
+    scheme = find_scheme([cell.split() for cell in cells])
+    return LabelFormat(" ", lists=False, scheme=scheme)
 
 
 def has_separated_flags(cells: Collection[str]) -> bool:

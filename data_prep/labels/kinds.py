@@ -17,7 +17,7 @@ from bertaccum.options.task_names import (
 )
 from data_prep.labels import tag_schemes
 from data_prep.labels.checks import check_labels, likely_task
-from data_prep.labels.formats import LabelFormat, class_format, set_format
+from data_prep.labels.formats import LabelFormat, class_format, set_format, tag_format
 from data_prep.labels.tag_schemes import OUTSIDE, split_tag
 from data_prep.tables import spellings
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
@@ -195,16 +195,14 @@ class _TagSequences:
     task = TOKEN_CLASSIFICATION
 
     def __init__(self, source: Source, rows: Rows) -> None:
-        sequences = [cell.split(" ") for cell in rows.classes]
-        tags = {tag for sequence in sequences for tag in sequence}
+        tags = {tag for cell in rows.classes for tag in cell.split()}
         if len(tags) < 2:
             what = f"every word has the tag {next(iter(tags))!r}"
             remedy = "choose the column of the tags with `label_column`"
             raise InputError(what, remedy, path=source.train.where)
-        scheme = tag_schemes.find_scheme(sequences)
-        self.format = LabelFormat(" ", lists=False, scheme=scheme)
+        self.format = tag_format(rows.classes)
         ordered = sorted(tags, key=lambda tag: (tag != OUTSIDE, *split_tag(tag)[::-1]))
-        self.labels = list(source.order) or (ordered if scheme else sorted(tags))
+        self.labels = list(source.order) or (ordered if self.format.scheme else sorted(tags))
         self.numbers = {tag: str(number) for number, tag in enumerate(self.labels)}
 
     def find(self, tag: str) -> str | None:
