@@ -156,6 +156,35 @@ class TokenClassification:
             best = probabilities[np.arange(len(numbers)), numbers]
             yield {"tags": [names[n] for n in numbers], "tag_probabilities": best.tolist()}
 
+    def in_text(
+        self,
+        text: str,
+        spans: list[tuple[int, int]],
+        tags: list[str],
+        tag_probabilities: list[float],
+    ) -> dict[str, Any]:
+        """Return the fields of a `Prediction` for a text, given the spans of its words."""
+        unread = len(spans) - len(tags)
+        more = {"unread_words": unread} if unread else {}
+        if self.scheme is None:
+            read = zip(spans, tags, tag_probabilities, strict=False)
+            words = [
+                {"text": text[start:end], "tag": tag, "start": start, "end": end, "probability": p}
+                for (start, end), tag, p in read
+            ]
+            return {"words": words, "tags": tags, **more}
+        found = [
+            {
+                "text": text[(start := spans[one.start][0]) : (end := spans[one.end - 1][1])],
+                "type": one.type,
+                "start": start,
+                "end": end,
+                "probability": float(np.mean(tag_probabilities[one.start : one.end])),
+            }
+            for one in entities(tags, self.scheme)
+        ]
+        return {"entities": found, "tags": [*tags, *[OUTSIDE] * unread], **more}
+
     def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
         """Return the sentences with the words whose wrong tags have the highest probabilities."""
         predicted, names = self._predicted(logits, labels), self.labels.names
@@ -171,6 +200,7 @@ class TokenClassification:
                         "index": index,
                         "word": word,
                         "label": names[own[word]],
+                        "label_probability": float(probabilities[sure.argmax(), own[word]]),
                         "prediction": names[guesses[word]],
                         "probability": float(sure.max()),
                     }

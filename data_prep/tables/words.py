@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 # As in BERT's tokenizer: ASCII symbols are punctuation, and an ideograph is a word by itself.
@@ -17,15 +17,29 @@ _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 _NOTHING = "\ufffd"
 
 
+class SplitText(str):
+    """A text whose words are separated by single spaces, as `one_word` returns them."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(words: Iterable[str]) -> SplitText:
+        """Return the text of words."""
+        return SplitText(" ".join(map(one_word, words)))
+
+
 def word_spans(text: str, borders: Collection[int] = ()) -> list[tuple[int, int]]:
     """Return the start and the end of each word of a text, in characters.
 
-    White space separates words. Punctuation at the edge of what it separates is a word for each
-    character, so that `(U.S.-based)` has the words `(`, `U.S.-based` and `)`.
+    The words of a `SplitText` are known. In any other text, white space separates words, and
+    punctuation at the edge of what it separates is a word for each character, so that
+    `(U.S.-based)` has the words `(`, `U.S.-based` and `)`.
 
     Args:
       borders: Positions at which words end as well.
     """
+    if isinstance(text, SplitText):
+        return [match.span() for match in re.finditer("[^ ]+", text)]
     found = []
     for chunk in _CHUNK.finditer(text):
         inside = sorted({at for at in borders if chunk.start() < at < chunk.end()})
