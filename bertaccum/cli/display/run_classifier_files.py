@@ -32,8 +32,9 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
     """Write predictions, one line per text, and return their number.
 
     If `table` is a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns
-    `index` and `prediction`, with a header. Tags are written as a CoNLL file. Otherwise it is a test_results.tsv: tab-separated
-    probabilities of the classes or, for a regression, the predicted number.
+    `index` and `prediction`, with a header. Tags are written as a CoNLL file. Otherwise it is a
+    test_results.tsv: tab-separated probabilities of the classes or, for a regression, the predicted
+    number.
     """
     labels = _glue_labels(table)
     if labels is not None:
@@ -53,9 +54,8 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
 def _conll(one: Prediction) -> str:
     """Return the words of a text with their tags, a line each, and an empty line."""
     words = [one.text[start:end] for start, end in word_spans(one.text)]
-    return (
-        "".join(f"{word}\t{tag}\n" for word, tag in zip(words, one.tags or [], strict=True)) + "\n"
-    )
+    lines = (f"{word}\t{tag}\n" for word, tag in zip(words, one.tags or [], strict=True))
+    return "".join([*lines, "\n"])
 
 
 def _glue_labels(table: str | None) -> dict[str, str] | None:
