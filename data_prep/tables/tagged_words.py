@@ -25,7 +25,7 @@ from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
-from data_prep.tables.text_files import ending, is_parquet, text_lines
+from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 from data_prep.tables.words import one_word, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
@@ -47,6 +47,16 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
     header = {cell.strip() for cell in re.split("[,;\t|]", first)}
     wanted = {reading.text_column, reading.label_column or reading.text_column}
     return wanted <= header or ending(path) == ".csv"
+
+
+def has_sentences(path: Path, reading: ReadOptions) -> bool:
+    """Return whether a file contains sentences as words, not a text in each line."""
+    if ending(path) in TABLE_ENDINGS or is_prepared(path) or is_parquet(path):
+        return True
+    sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
+    widths = Counter(len(line.split()) for line in sample if line.strip())
+    usual = widths.most_common(1)[0][1] if widths else 0
+    return usual > 0.9 * widths.total() and usual < len(sample)
 
 
 def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:

@@ -11,6 +11,7 @@ from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.detection import declared_delimiter
 from data_prep.tables.other_formats import is_fasttext
 from data_prep.tables.table import read_rows
+from data_prep.tables.tagged_words import has_sentences
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 from data_prep.tables.words import SplitText
 
@@ -28,7 +29,7 @@ def read_texts(
         contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
         stdin, with one text per line.
     """
-    if reading.words and str(path) != _STDIN and not _is_lines(path):
+    if reading.words and str(path) != _STDIN and has_sentences(path, reading):
         yield from (SplitText(row.text) for row in read_rows(path, reading, note))
     elif str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
@@ -41,11 +42,6 @@ def read_texts(
 
 def _lines(path: Path, reading: ReadOptions) -> Iterator[str]:
     return (line.rstrip("\r\n") for _, line in text_lines(path, reading.encoding))
-
-
-def _is_lines(path: Path) -> bool:
-    """Return whether a file for tags contains a text in each line, as its name says."""
-    return path.is_file() and ending(path) == ".txt"
 
 
 def _is_table(path: Path, reading: ReadOptions) -> bool:
