@@ -62,11 +62,12 @@ def export(config: ExportConfig) -> ExportResult:
 
 
 def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
-    """Write a BertForSequenceClassification for transformers."""
+    """Write a BertForSequenceClassification or BertForTokenClassification for transformers."""
     encoder, labels = trained.files.encoder, trained.files.labels
     names, dropout = labels.names or ["score"], trained.config.dropout
     write_description(folder, encoder, trained.tokenization, names, dropout, labels.task)
-    save_huggingface(trained.model, folder, *trained.task.head_transform())
+    pooler = not trained.config.tags_words
+    save_huggingface(trained.model, folder, *trained.task.head_transform(), pooler=pooler)
     return folder
 
 
