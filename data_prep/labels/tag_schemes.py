@@ -77,20 +77,33 @@ def entities(tags: Sequence[str], scheme: str, strict: bool = False) -> list[Ent
       strict: Whether only the entities count whose tags all follow the scheme. If not, an entity
         starts wherever a prefix or another type lets it, as in conlleval.
     """
-    parts = [split_tag(tag) for tag in tags]
     if strict:
-        return _strict([(_AS_BIOES.get(p, p), kind) for p, kind in parts], scheme)
-    found, start, before, kind = list[Entity](), 0, OUTSIDE, ""
-    for position, (letter, own) in enumerate([*parts, (OUTSIDE, "")]):
-        prefix = _AS_BIOES.get(letter, letter)
-        other = kind != own
-        if before != OUTSIDE and (other or before in "ES" or prefix in "BSO"):
-            found.append(Entity(kind, start, position))
-            before = OUTSIDE
-        if prefix != OUTSIDE and (before == OUTSIDE or other):
+        return _strict([_parts(tag) for tag in tags], scheme)
+    found, start, before = list[Entity](), 0, OUTSIDE
+    for position, tag in enumerate([*tags, OUTSIDE]):
+        if ends_before(before, tag):
+            found.append(Entity(split_tag(before)[1], start, position))
+        if begins_at(before, tag):
             start = position
-        before, kind = prefix, own
+        before = tag
     return found
+
+
+def ends_before(before: str, tag: str) -> bool:
+    """Return whether an entity ends between the words with two tags."""
+    (first, kind), (second, own) = _parts(before), _parts(tag)
+    return first != OUTSIDE and (kind != own or first in "ES" or second in "BSO")
+
+
+def begins_at(before: str, tag: str) -> bool:
+    """Return whether an entity begins at a word, given the tag of the word before it."""
+    return tag != OUTSIDE and (before == OUTSIDE or ends_before(before, tag))
+
+
+def _parts(tag: str) -> tuple[str, str]:
+    """Return the prefix and the type of a tag, with the prefixes of BIOES."""
+    prefix, kind = split_tag(tag)
+    return _AS_BIOES.get(prefix, prefix), kind
 
 
 # For each scheme, the letters before and of a word that start, continue and end an entity, and

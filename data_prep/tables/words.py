@@ -11,6 +11,7 @@ from itertools import pairwise
 _SYMBOLS = frozenset("$+<=>^`|~")
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f"
 _CHUNK = re.compile(rf"[{_IDEOGRAPHS}]|[^\s{_IDEOGRAPHS}]+")
+_IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
 _SPACES = re.compile(r"\s+")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 # BERT drops this character, so a word of it is read as [UNK].
@@ -54,6 +55,10 @@ def word_spans(text: str, borders: Collection[int] = ()) -> list[tuple[int, int]
             found += [(first, last)] if first < last else []
             found += [(at, at + 1) for at in range(last, end)]
     return found
+
+
+def is_ideograph(character: str) -> bool:
+    return bool(_IDEOGRAPH.match(character))
 
 
 def is_punctuation(character: str) -> bool:
