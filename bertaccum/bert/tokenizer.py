@@ -20,6 +20,7 @@ import tensorflow_text as tf_text
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT, TAG
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.options.commands import ALL
 
 # Characters that are words by themselves: ASCII symbols and Unicode punctuation, and in most models
 # CJK ideographs.
@@ -135,9 +136,9 @@ class Tokenizer:
     If the tokenization allows several passages, the row of a long text is
     `[CLS] a1 [SEP] [CLS] a2 [SEP] …`, which `split_passages` takes apart.
 
-    If texts are words that get tags, the first piece of each word has the tag 0. A word without a
-    piece becomes [UNK]. In passages that overlap, a word has its tag only in the passage whose
-    center is the nearest, where it has the most context.
+    If texts are words that get tags, the first piece of each word has the tag 0, and each of the
+    others 1 if it is trained. A word without a piece becomes [UNK]. In passages that overlap, a
+    word has its tag only in the passage whose center is the nearest, where it has the most context.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -168,10 +169,11 @@ class Tokenizer:
         pieces = tf.concat(
             [pieces, tf.RaggedTensor.from_row_lengths(unknown, missing, validate=False)], axis=1
         )
-        first = pieces.row_starts()[:, tf.newaxis]
-        tokens = tf.tensor_scatter_nd_add(
-            pieces.flat_values, first, tf.fill([tf.shape(first)[0]], TAG)
-        )
+        first, others = pieces.row_starts()[:, tf.newaxis], tf.zeros_like(pieces.flat_values)
+        if self.tokenization.words == ALL:
+            others += 2 * TAG
+        tags = tf.tensor_scatter_nd_update(others, first, tf.fill([tf.shape(first)[0]], TAG))
+        tokens = pieces.flat_values + tags
         return words.with_flat_values(pieces.with_flat_values(tokens)).merge_dims(1, 2)
 
     def _ids(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -24,6 +24,7 @@ from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.spellings import class_finder, respelled, spelled_classes
@@ -106,23 +107,29 @@ def store_of_table(
     if others := respelled(spelled_classes(written, known)):
         note(f"{path}: reads the labels {others}")
     encoded = task.encode(path, table, separator, form == NAMES)
-    if tokenizer.tokenization.words:
-        tokens = with_tags(store.token_ids, store.offsets, encoded)
+    if isinstance(task, TokenClassification):
+        tokens = with_tags(store.token_ids, store.offsets, encoded, task.continued)
         store = dataclasses.replace(store, token_ids=tokens)
     return dataclasses.replace(store, labels=encoded)
 
 
-def with_tags(token_ids: np.ndarray, offsets: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Return tokens with the tags of the words that they start, which is 0 before.
+def with_tags(
+    token_ids: np.ndarray, offsets: np.ndarray, tags: np.ndarray, continued: np.ndarray
+) -> np.ndarray:
+    """Return tokens with the tags of their words, which are 0, or 1 inside of a word, before.
 
     Args:
       tags: Tags of the words of each example, [examples, words].
+      continued: The tag inside of a word for each tag at its start, [tags].
     """
     places = np.flatnonzero(token_ids >= TAG)
+    inside = token_ids[places] >= 2 * TAG
     rows = np.searchsorted(offsets, places, side="right") - 1
-    words = np.arange(len(places)) - np.searchsorted(places, offsets[:-1])[rows]
+    starts = np.cumsum(~inside)  # Words up to here, in all examples.
+    before = np.concatenate([[0], starts])[np.searchsorted(places, offsets[:-1])]
+    own = tags[rows, starts - 1 - before[rows]]
     result = token_ids.copy()
-    result[places] += TAG * tags[rows, words]
+    result[places] += TAG * np.where(inside, continued[own] - 1, own)
     return result
 
 
@@ -154,9 +161,10 @@ def _make_store(
         with (temporary / "token_ids.int32").open("wb") as file:
             for done, (tokens, lengths) in enumerate(tokenized(columns, tokenizer), 1):
                 token_ids = tokens.flat_values.numpy()
-                if tokenizer.tokenization.words:
+                if isinstance(task, TokenClassification):
                     own = encoded[(done - 1) * _BATCH : done * _BATCH]
-                    token_ids = with_tags(token_ids, tokens.row_splits.numpy(), own)
+                    splits = tokens.row_splits.numpy()
+                    token_ids = with_tags(token_ids, splits, own, task.continued)
                     starts = tokens.row_starts().numpy()
                     counts.append(np.add.reduceat(token_ids >= TAG, starts, dtype=np.float32))
                 file.write(token_ids.tobytes())

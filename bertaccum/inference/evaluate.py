@@ -53,6 +53,9 @@ def predictions(
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
+    if config.strict:
+        check_options(task, ["strict"])
+        task = dataclasses.replace(task, strict=True)  # type: ignore[type-var]
     if config.label_form:
         check_options(task, ["label_form"])
     if config.file:

@@ -48,6 +48,15 @@ class TokenClassification:
     labels: Labels
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
+    strict: bool = False  # Whether only entities count whose tags all follow the scheme.
+
+    @property
+    def continued(self) -> np.ndarray:
+        """The tag inside of a word for each tag at its start, [tags]: I-TYPE for B-TYPE."""
+        names = self.labels.names
+        inside = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
+        pairs = zip(inside, names, strict=True)
+        return np.array([names.index(i if i in names else name) for i, name in pairs], np.int64)
 
     @property
     def scheme(self) -> str | None:
@@ -321,15 +330,15 @@ class TokenClassification:
             yield [OUTSIDE if n == NO_TAG else self.labels.names[n] for n in own[:count]]
 
     def _entity_counts(
-        self, predicted: np.ndarray, labels: np.ndarray, strict: bool = False
+        self, predicted: np.ndarray, labels: np.ndarray
     ) -> dict[str, tuple[int, int, int]]:
         """Return, by type, the numbers of entities: found and right, predicted, and labeled."""
         assert self.scheme is not None
         right, guessed, wanted = Counter[str](), Counter[str](), Counter[str]()
         sentences = self._tags(predicted, labels), self._tags(labels, labels)
         for own, tags in zip(*sentences, strict=True):
-            ours: set[Entity] = {*entities(own, self.scheme, strict)}
-            theirs: set[Entity] = {*entities(tags, self.scheme, strict)}
+            ours: set[Entity] = {*entities(own, self.scheme, self.strict)}
+            theirs: set[Entity] = {*entities(tags, self.scheme, self.strict)}
             right.update(e.type for e in ours & theirs)
             guessed.update(e.type for e in ours)
             wanted.update(e.type for e in theirs)

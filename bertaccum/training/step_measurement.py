@@ -28,8 +28,8 @@ from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.packed_tokens import NEXT_PASSAGE, TAG
 from bertaccum.bert.precision import length_multiple, resolved_precision
-from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution import device_memory
@@ -104,11 +104,11 @@ class MeasuredModel:
         largest = (config.windows, config.max_seq_length)
         if not job["tsvs"]:
             return largest, [[largest] * target]
-        tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), config)
+        both = tokenizations(Vocabulary(**job["vocabulary"]), config)
         multiple = length_multiple(resolved_precision(config.precision))
         stores = [
             open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
-            for tsv in job["tsvs"]
+            for tsv, tokenization in zip(job["tsvs"], both, strict=False)
         ]
         train, self.examples = stores[0], len(stores[0])
         count = min(_WINDOWS, updates_per_epoch(len(train), target))

@@ -169,7 +169,8 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
         tokens[
             np.concatenate([np.arange(a, a + n) for a, n in zip(first, words, strict=True)])
         ] += TAG
-        tokens, weights = with_tags(tokens, store.offsets, labels), weights * np.float32(words)
+        tokens = with_tags(tokens, store.offsets, labels, np.arange(5))
+        weights = weights * np.float32(words)
     return dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
 
 
