@@ -99,7 +99,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
     filled = [line.rstrip("\r\n") for line in sample if line.strip()]
     if not filled:
         raise InputError("is empty", "add at least one sentence", path=path)
-    tabs = sum("\t" in line.strip() for line in filled) > len(filled) // 2
+    tabs = sum("\t" in line for line in filled) > len(filled) // 2
     if not tabs and sum("," in line for line in filled) > sum(" " in line for line in filled):
         what = "looks like a table, not like a CoNLL file with a word in each line"
         raise InputError(what, "separate the columns with tabs or spaces", path=path)
@@ -109,8 +109,8 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
     if reading.label_column is not None and (width > 1 or reading.label_column != LABEL):
         tag = _column(reading, "label_column", LABEL, width, width, path)
     if tag == word:
-        what = f"has {width} column, so its words have no tags" if width == 1 else "both columns"
-        raise InputError(what, "add a column with the tag of each word", path=path)
+        what = f"`text_column` and `label_column` are both column {word + 1}"
+        raise ConfigError(what, "choose the column of the tags", path=path)
     columns = f"words in column {word + 1}" + ("" if tag is None else f", tags in column {tag + 1}")
     note(f"{path}: {columns}, separated by {'tabs' if tabs else 'spaces'}")
     numbered = all(
