@@ -529,7 +529,7 @@ def predict(
         raise TypeError("predict() needs texts or `file`")
     from bertaccum.inference.inputs import check_predict
 
-    check_predict(config)
+    words = check_predict(config).tags_words
     from bertaccum.inference.predict import predict as run
     from data_prep.tables.columns import read_options
     from data_prep.tables.texts_to_classify import read_texts
@@ -538,7 +538,8 @@ def predict(
         texts = [texts]
     if texts is None:
         assert config.file is not None
-        texts = read_texts(Path(config.file), read_options(config, label_column=None), note)
+        reading = read_options(config, label_column=None, words=words)
+        texts = read_texts(Path(config.file), reading, note)
     return run(config, texts)
 
 

@@ -34,7 +34,7 @@ _PUBLISHED = ("glue", "tfds", "hub")
 # Options that the manifest records only if they are set.
 _ONLY_IF_SET = (
     *("text_pair_column", "weight_column", "task", "label_columns", "label_separator"),
-    *("labels_as_written", *TEST_COLUMNS),
+    *("labels_as_written", "tag_names", *TEST_COLUMNS),
 )
 
 # For each source, functions that return the options that determine the result, and the rows.

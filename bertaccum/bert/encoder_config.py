@@ -58,6 +58,8 @@ class EncoderConfig:
         return entries * self.hidden_size
 
 
+# Tokens have this number of bits for their ID.
+ID_BITS = 19
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
 _MAX_PARAMETERS = 7_000_000_000
 # Building a layer takes time, even if it is tiny.
@@ -83,6 +85,12 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
         raise InputError(
             f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",
             "correct num_hidden_layers",
+            path=path,
+        )
+    if config.vocab_size > 2**ID_BITS:
+        raise InputError(
+            f"describes a vocabulary of {config.vocab_size:,} entries, more than {2**ID_BITS:,}",
+            "correct vocab_size",
             path=path,
         )
     if config.parameters > _MAX_PARAMETERS:

@@ -22,13 +22,13 @@ from bertaccum.bert.tensor_files import open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.errors import InputError
-from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES, TOKEN_CLASSIFICATION
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_object
 
 # Prefix of the names of the tensors of a classifier's head.
 HEAD = "classifier."
-_CLASSIFIER = "BertForSequenceClassification"
+_CLASSIFIER, _TAGGER = "BertForSequenceClassification", "BertForTokenClassification"
 _LAYER_NORM_EPSILON = 1e-12
 _MAX_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
@@ -119,10 +119,11 @@ def _read_head(path: Path) -> FineTunedHead:
     """Return what a `config.json` says about the head of a classifier."""
     values = read_object(path)
     architectures = values.get("architectures") or [_CLASSIFIER]
-    if not isinstance(architectures, list) or _CLASSIFIER not in architectures:
+    tags = isinstance(architectures, list) and _TAGGER in architectures
+    if not isinstance(architectures, list) or (_CLASSIFIER not in architectures and not tags):
         raise InputError(
-            f"its architectures {architectures} have no head for texts",
-            f"omit `keep_head`, or use a {_CLASSIFIER}",
+            f"its architectures {architectures} have no head for texts or tags",
+            f"omit `keep_head`, or use a {_CLASSIFIER} or a {_TAGGER}",
             path=path,
         )
     # Without an `id2label`, transformers numbers the labels; by default, there are two.
@@ -130,7 +131,7 @@ def _read_head(path: Path) -> FineTunedHead:
     if type(count) is not int or not 0 < count <= _MAX_LABELS:
         raise InputError(f"num_labels is {count!r}, expected a number", "correct it", path=path)
     named = values.get("id2label") or {str(n): f"LABEL_{n}" for n in range(count)}
-    problem = values.get("problem_type")
+    problem = PROBLEM_TYPES[TOKEN_CLASSIFICATION] if tags else values.get("problem_type")
     classes = [named.get(str(n)) for n in range(len(named))] if isinstance(named, dict) else [None]
     names = [name for name in classes if isinstance(name, str)]
     if len(names) < len(classes) or not isinstance(problem, str | None):
@@ -189,9 +190,10 @@ def write_description(
     dropout: float,
     task: str = CLASSIFICATION,
 ) -> None:
-    """Write the files of a BertForSequenceClassification of transformers, except the weights."""
+    """Write the files of a classifier of texts or words of transformers, except the weights."""
+    tags = task == TOKEN_CLASSIFICATION
     config = {
-        "architectures": [_CLASSIFIER],
+        "architectures": [_TAGGER if tags else _CLASSIFIER],
         "model_type": "bert",
         **dataclasses.asdict(encoder),
         "hidden_act": _NAMES["activations"][encoder.hidden_act][0],
@@ -201,7 +203,7 @@ def write_description(
         "classifier_dropout": dropout,
         **_USUAL,
         "pad_token_id": tokenization.vocabulary.entries.index("[PAD]"),
-        "problem_type": PROBLEM_TYPES[task],
+        **({} if tags else {"problem_type": PROBLEM_TYPES[task]}),
         "num_labels": len(names),
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -1,8 +1,9 @@
-"""Tokens as numbers that hold an ID, a segment and the start of a passage; inputs made from them.
+"""Tokens as numbers that hold an ID, a segment, the start of a passage and a tag; their inputs.
 
 A token is the ID of its vocabulary entry plus, in the bits above, its segment (0 for the first text
-of a pair, 1 for the second), and 1 if it starts another passage of its text. One array therefore
-holds all three, in token stores and in windows.
+of a pair, 1 for the second), 1 if it starts another passage of its text, and, for token
+classification, its tag counted from 1, or 0 if the head does not read it. One array therefore holds
+all four, in token stores and in windows.
 """
 
 from __future__ import annotations
@@ -13,22 +14,36 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_SEGMENT_BITS = 24
-SEGMENT = 2**_SEGMENT_BITS
+from bertaccum.bert.encoder_config import ID_BITS
+
+_TAG_BIT = ID_BITS + 2
+SEGMENT = 2**ID_BITS
 NEXT_PASSAGE = 2 * SEGMENT
+TAG = 2**_TAG_BIT
+MAX_TAGS = 2**31 // TAG - 1
 
 
 def unpack(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the vocabulary IDs and the segments of tokens, with the shape of `tokens`, int32."""
     ids = tf.bitwise.bitwise_and(tokens, SEGMENT - 1)
-    segments = tf.bitwise.bitwise_and(tf.bitwise.right_shift(tokens, _SEGMENT_BITS), 1)
+    segments = tf.bitwise.bitwise_and(tf.bitwise.right_shift(tokens, ID_BITS), 1)
     return ids, segments
+
+
+def starts_passage(tokens: Any) -> Any:
+    """Return whether each token starts another passage of its text, for a tensor or an array."""
+    return (tokens & NEXT_PASSAGE) != 0
+
+
+def tags_of(tokens: tf.Tensor) -> tf.Tensor:
+    """Return the tags of tokens from 0, int32; -1 for tokens that the head does not read."""
+    return tf.bitwise.right_shift(tokens, _TAG_BIT) - 1
 
 
 def split_passages(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
     """Return the passages [batch, (passages), (length)] of tokens [batch, (length)]."""
     is_start = tf.tensor_scatter_nd_update(
-        tokens.values >= NEXT_PASSAGE, tokens.row_starts()[:, None], tf.fill([tokens.nrows()], True)
+        starts_passage(tokens.values), tokens.row_starts()[:, None], tf.fill([tokens.nrows()], True)
     )
     starts = tf.where(is_start)[:, 0]
     passages = tf.RaggedTensor.from_row_starts(tokens.values, starts, validate=False)
@@ -38,7 +53,7 @@ def split_passages(tokens: tf.RaggedTensor) -> tf.RaggedTensor:
 
 def example_shapes(token_ids: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
     """Return each example's passages, and the tokens of its longest one, [examples, 2] int32."""
-    starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
+    starts = np.union1d(np.flatnonzero(starts_passage(token_ids)), row_splits[:-1])
     lengths = np.diff(starts, append=row_splits[-1])
     first = np.searchsorted(starts, row_splits[:-1])
     counts = np.diff(first, append=len(starts))

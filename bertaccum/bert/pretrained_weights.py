@@ -107,14 +107,21 @@ def original_shape(weight: tf.Variable) -> list[int]:
 
 
 def save_huggingface(
-    model: tf_keras.Model, folder: Path, factor: float = 1.0, offset: float = 0.0
+    model: tf_keras.Model,
+    folder: Path,
+    factor: float = 1.0,
+    offset: float = 0.0,
+    pooler: bool = True,
 ) -> None:
     """Write a classifier's weights to a folder that `write_description` has written to.
 
-    The logits of the written model are those of `model` times `factor` plus `offset`.
+    The logits of the written model are those of `model` times `factor` plus `offset`. A model of
+    tags has no `pooler`.
     """
     tensors = {}
     for weight in model.weights:
+        if not pooler and "cls_transform" in weight.name:
+            continue
         name = tensor_key(weight_name(weight))
         flat = weight.numpy().reshape(original_shape(weight))
         key = name if name.startswith(HEAD) else PREFIX + name

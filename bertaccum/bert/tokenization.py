@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.options.commands import HEAD, HEAD_TAIL, TAIL, StepConfig
+from bertaccum.options.commands import FIRST, HEAD, HEAD_TAIL, TAIL, StepConfig
 
 # [CLS] and [SEP], which every passage has.
 _SPECIAL = 2
@@ -31,6 +31,9 @@ class Tokenization:
     # Number of tokens from the start of a passage to the start of the next one; None for three
     # quarters of a passage, so that passages overlap by a quarter.
     stride: int | None = None
+    # For texts that are words between spaces, which of their pieces are read, `first` or `all`;
+    # None for other texts.
+    words: str | None = None
 
     @property
     def step(self) -> int:
@@ -45,11 +48,21 @@ class Tokenization:
     def identity(self) -> list[object]:
         """Return values for JSON that differ for tokenizations that give other tokens."""
         of_passages = [self.max_seq_length, self.passages, self.step]
-        return [of_passages, self.head_fraction, self.vocabulary.identity()]
+        of_words = [self.words] if self.words else []
+        return [of_passages, self.head_fraction, self.vocabulary.identity(), *of_words]
 
 
-def tokenization_of(vocabulary: Vocabulary, config: StepConfig) -> Tokenization:
-    """Return how a model with this vocabulary tokenizes texts, given the options of its run."""
+def tokenization_of(
+    vocabulary: Vocabulary, config: StepConfig, training: bool = False
+) -> Tokenization:
+    """Return how a model with this vocabulary tokenizes texts, given the options of its run.
+
+    The options must name the task.
+
+    Args:
+      training: Whether the texts are trained on; only then `label_pieces` has an effect.
+    """
     fraction = {HEAD: 1.0, TAIL: 0.0, HEAD_TAIL: config.head_fraction}[config.truncate]
     length, passages = config.max_seq_length, config.windows
-    return Tokenization(vocabulary, length, fraction, passages, config.stride)
+    words = (config.label_pieces if training else FIRST) if config.tags_words else None
+    return Tokenization(vocabulary, length, fraction, passages, config.stride, words)

@@ -17,9 +17,10 @@ from functools import partial
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT
+from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT, TAG
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.options.commands import ALL
 
 # Characters that are words by themselves: ASCII symbols and Unicode punctuation, and in most models
 # CJK ideographs.
@@ -134,6 +135,10 @@ class Tokenizer:
 
     If the tokenization allows several passages, the row of a long text is
     `[CLS] a1 [SEP] [CLS] a2 [SEP] …`, which `split_passages` takes apart.
+
+    If texts are words that get tags, the first piece of each word has the tag 0, and each of the
+    others 1 if it is trained. A word without a piece becomes [UNK]. In passages that overlap, a
+    word has its tag only in the passage whose center is the nearest, where it has the most context.
     """
 
     def __init__(self, tokenization: Tokenization) -> None:
@@ -150,10 +155,28 @@ class Tokenizer:
         )
         entries = vocabulary.entries
         self._cls, self._sep = entries.index("[CLS]"), entries.index("[SEP]")
+        self._unknown = entries.index("[UNK]")
         self.tokenization = tokenization
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Return all IDs [batch, (length)] of strings [batch], without special tokens."""
+        """Return all tokens [batch, (length)] of strings [batch], without special tokens."""
+        if not self.tokenization.words:
+            return self._ids(texts)
+        words = tf.strings.split(texts)
+        pieces = self._ids(words.flat_values)
+        missing = tf.cast(pieces.row_lengths() == 0, tf.int64)
+        unknown = tf.fill([tf.reduce_sum(missing)], self._unknown)
+        pieces = tf.concat(
+            [pieces, tf.RaggedTensor.from_row_lengths(unknown, missing, validate=False)], axis=1
+        )
+        first, others = pieces.row_starts()[:, tf.newaxis], tf.zeros_like(pieces.flat_values)
+        if self.tokenization.words == ALL:
+            others += 2 * TAG
+        tags = tf.tensor_scatter_nd_update(others, first, tf.fill([tf.shape(first)[0]], TAG))
+        tokens = pieces.flat_values + tags
+        return words.with_flat_values(pieces.with_flat_values(tokens)).merge_dims(1, 2)
+
+    def _ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         texts = self._cleaned(texts)
         if self._vocabulary.split_chinese:
             return self._wordpiece.tokenize(texts)
@@ -201,11 +224,21 @@ class Tokenizer:
         ends = tf.minimum(starts + room, lengths[:, None])
         of_batch = rows.row_starts()[:, None]
         places = tf.ragged.range((starts + of_batch).values, (ends + of_batch).values)
+        tokens = tf.gather(rows.values, places.values)
+        if self.tokenization.words:
+            # The text of each token, its place there, and the number of its passage.
+            of_text = tf.gather(numbers.value_rowids(), places.value_rowids())
+            inside = places.values - tf.gather(of_batch[:, 0], of_text)
+            passage = tf.gather(numbers.values, places.value_rowids())
+            nearest = (2 * inside - (room - 1) + step) // (2 * step)
+            last = tf.gather(numbers.row_lengths() - 1, of_text)
+            decides = passage == tf.minimum(tf.maximum(nearest, 0), last)
+            tokens = tf.where(decides, tokens, tokens % TAG)
         edge = tf.ones([tf.size(numbers), 1], tf.int32)
         later = tf.cast(numbers.values > 0, tf.int32)[:, None]
         parts = [
             self._cls * edge + NEXT_PASSAGE * later,
-            places.with_values(tf.gather(rows.values, places.values)),
+            places.with_values(tokens),
             self._sep * edge,
         ]
         return numbers.with_values(tf.concat(parts, axis=1)).merge_dims(1, 2)

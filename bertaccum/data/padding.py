@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE
+from bertaccum.bert.packed_tokens import starts_passage
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def pad(
       shapes: Rows and length of each micro-batch, [micro_steps, 2] int32; None for a row for each
         passage, and the length of the longest one.
     """
-    starts = np.union1d(np.flatnonzero(token_ids >= NEXT_PASSAGE), row_splits[:-1])
+    starts = np.union1d(np.flatnonzero(starts_passage(token_ids)), row_splits[:-1])
     starts = starts.astype(np.int64)
     lengths = np.diff(starts, append=row_splits[-1])
     examples = np.searchsorted(row_splits, starts, side="right") - 1

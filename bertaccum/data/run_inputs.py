@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum.bert.model_source import HeadMapping, ModelSource
-from bertaccum.bert.tokenization import SHORTEST_PAIR, tokenization_of
+from bertaccum.bert.tokenization import SHORTEST_PAIR, Tokenization, tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.token_store import store_digest
 from bertaccum.errors import ConfigError, InputError
@@ -35,6 +36,11 @@ class RunInputs:
         """The vocabulary of a run; only plans may lack one."""
         assert self.source.vocabulary is not None
         return self.source.vocabulary
+
+
+def tokenizations(vocabulary: Vocabulary, config: StepConfig) -> list[Tokenization]:
+    """Return the tokenizations of train.tsv and dev.tsv."""
+    return [tokenization_of(vocabulary, config, training) for training in (True, False)]
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:
@@ -79,10 +85,12 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
         )
     digests, stores = [sha256(tsv) for tsv in tsvs], []
     if source.vocabulary:
-        tokenization = tokenization_of(source.vocabulary, config)
+        config = dataclasses.replace(config, task=task.labels.task)
         stores = [
             store_digest(tsv, digest, task.labels, tokenization)
-            for tsv, digest in zip(tsvs, digests, strict=True)
+            for tsv, digest, tokenization in zip(
+                tsvs, digests, tokenizations(source.vocabulary, config), strict=False
+            )
         ]
     head = head_mapping(source, task.labels, config.keep_head)
     return RunInputs(source, task.labels, tsvs, digests, stores, head)

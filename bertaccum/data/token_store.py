@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
+from bertaccum.bert.packed_tokens import TAG
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.data.truncation import Truncation
 from bertaccum.tasks.labels import Labels
 from data_prep.tables.manifest import is_prepared
 
 # Increment this number if the same inputs would result in a different store.
-_FORMAT = 8
+_FORMAT = 9
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class TokenStore:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @functools.cached_property
+    def words(self) -> np.ndarray:
+        """The number of words with tags that are read in each example, [examples]."""
+        return np.add.reduceat((self.token_ids >= TAG).astype(np.int64), self.offsets[:-1])
 
     @functools.cached_property
     def largest(self) -> tuple[int, int]:

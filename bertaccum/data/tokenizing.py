@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.bert.packed_tokens import TAG, example_shapes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.token_store import TokenStore, store_digest
@@ -24,6 +24,7 @@ from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
 from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.spellings import class_finder, respelled, spelled_classes
@@ -106,7 +107,30 @@ def store_of_table(
     if others := respelled(spelled_classes(written, known)):
         note(f"{path}: reads the labels {others}")
     encoded = task.encode(path, table, separator, form == NAMES)
+    if isinstance(task, TokenClassification):
+        tokens = with_tags(store.token_ids, store.offsets, encoded, task.continued)
+        store = dataclasses.replace(store, token_ids=tokens)
     return dataclasses.replace(store, labels=encoded)
+
+
+def with_tags(
+    token_ids: np.ndarray, offsets: np.ndarray, tags: np.ndarray, continued: np.ndarray
+) -> np.ndarray:
+    """Return tokens with the tags of their words, which are 0, or 1 inside of a word, before.
+
+    Args:
+      tags: Tags of the words of each example, [examples, words].
+      continued: The tag inside of a word for each tag at its start, [tags].
+    """
+    places = np.flatnonzero(token_ids >= TAG)
+    inside = token_ids[places] >= 2 * TAG
+    rows = np.searchsorted(offsets, places, side="right") - 1
+    starts = np.cumsum(~inside)  # Words up to here, in all examples.
+    before = np.concatenate([[0], starts])[np.searchsorted(places, offsets[:-1])]
+    own = tags[rows, starts - 1 - before[rows]]
+    result = token_ids.copy()
+    result[places] += TAG * np.where(inside, continued[own] - 1, own)
+    return result
 
 
 def _form(path: Path, cells: Collection[str], labels: Labels, note: Note) -> str:
@@ -133,10 +157,16 @@ def _make_store(
     encoded = task.encode(tsv, table)
     columns = _texts(tsv, table, task.labels.pairs)
     with new_folder(folder, existing="keep") as temporary:
-        kept, whole, shapes = [np.zeros(1, np.int64)], [], []
+        kept, whole, shapes, counts = [np.zeros(1, np.int64)], [], [], list[np.ndarray]()
         with (temporary / "token_ids.int32").open("wb") as file:
             for done, (tokens, lengths) in enumerate(tokenized(columns, tokenizer), 1):
                 token_ids = tokens.flat_values.numpy()
+                if isinstance(task, TokenClassification):
+                    own = encoded[(done - 1) * _BATCH : done * _BATCH]
+                    splits = tokens.row_splits.numpy()
+                    token_ids = with_tags(token_ids, splits, own, task.continued)
+                    starts = tokens.row_starts().numpy()
+                    counts.append(np.add.reduceat(token_ids >= TAG, starts, dtype=np.float32))
                 file.write(token_ids.tobytes())
                 shapes.append(example_shapes(token_ids, tokens.row_splits.numpy()))
                 kept.append(tokens.row_lengths().numpy())
@@ -147,6 +177,8 @@ def _make_store(
         np.save(temporary / "labels.npy", encoded)
         ones = np.ones(len(table), np.float32)
         weights = table[WEIGHT].to_numpy(np.float32) if WEIGHT in table else ones
+        if counts:  # The loss of an example is the mean of its words.
+            weights = weights * np.concatenate(counts)
         np.save(temporary / "weights.npy", weights)
         truncation = _truncation(np.concatenate(whole), tokenizer.tokenization, task.labels.pairs)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))

@@ -19,7 +19,7 @@ from bertaccum.inference.results import EvalResult
 from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.options.commands import FITTED, HALF, EvalConfig
 from bertaccum.options.fields import size_in_bytes
-from bertaccum.options.task_names import MULTI_LABEL
+from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
@@ -53,10 +53,15 @@ def predictions(
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
     task = _fitted(config, trained, progress)
+    if config.strict:
+        check_options(task, ["strict"])
+        task = dataclasses.replace(task, strict=True)  # type: ignore[type-var]
     if config.label_form:
         check_options(task, ["label_form"])
     if config.file:
-        reading = read_options(config, several_labels=task.labels.task == MULTI_LABEL)
+        kind = task.labels.task
+        several, words = kind == MULTI_LABEL, kind == TOKEN_CLASSIFICATION
+        reading = read_options(config, several_labels=several, words=words)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
         # Quotes in files that `prepare` wrote are characters.
         source = original if original and original.is_file() else tsv
@@ -119,12 +124,20 @@ def most_wrong(predicted: Predictions, count: int) -> list[dict[str, Any]]:
     return [
         {
             "row": int(table["row"].iloc[index]),
-            "text": texts.iloc[index],
+            "text": _marked(texts.iloc[index], one.pop("word", None)),
             **one,
             **predicted.windows[index],
         }
         for index, one in zip(indices, wrong, strict=True)
     ]
+
+
+def _marked(text: str, word: int | None) -> str:
+    """Return a text with arrows around the word with a number; None marks no word."""
+    words = text.split(" ")
+    if word is not None:
+        words[word] = f"→{words[word]}←"
+    return " ".join(words)
 
 
 def write_evaluation(config: EvalConfig, result: EvalResult) -> None:

@@ -13,6 +13,7 @@ from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.bert.word_splitting import split_words
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult
@@ -23,8 +24,14 @@ from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import read_record
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.files import json_text
-from bertaccum.tasks.forward import deciding_passages, logits_of_texts_and_passages, reads_passages
+from bertaccum.tasks.forward import (
+    deciding_passages,
+    logits_of,
+    logits_of_texts_and_passages,
+    reads_passages,
+)
 from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT
 
 # Names that the Hugging Face hub gives to the libraries that load the formats.
@@ -68,11 +75,12 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
 
 
 def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
-    """Write a BertForSequenceClassification for transformers."""
+    """Write a BertForSequenceClassification or BertForTokenClassification for transformers."""
     encoder, labels = trained.files.encoder, trained.files.labels
     names, dropout = labels.names or ["score"], trained.config.dropout
     write_description(folder, encoder, trained.tokenization, names, dropout, labels.task)
-    save_huggingface(trained.model, folder, *trained.task.head_transform())
+    pooler = not trained.config.tags_words
+    save_huggingface(trained.model, folder, *trained.task.head_transform(), pooler=pooler)
     return folder
 
 
@@ -145,6 +153,11 @@ def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.Polymorph
         # The encoder cannot read a batch of no tokens, so an empty batch gets an empty text.
         spare = tf.fill([tf.cast(count == 0, tf.int32)], "")
         given = [tf.concat([column, spare], axis=0) for column in texts]
+        if isinstance(task, TokenClassification):
+            words, starts, ends = split_words(given[0])
+            joined = tf.strings.reduce_join(words, axis=-1, separator=" ")
+            outputs = task.serve_words(logits_of(model, tokenizer(joined)), starts, ends)
+            return {name: value[:count] for name, value in outputs.items()}
         logits = logits_of_texts_and_passages(model, tokenizer(*given))
         outputs = task.serve(logits[:, 0])
         outputs |= {"window": deciding_passages(task.support, logits)} if pools else {}

@@ -25,11 +25,12 @@ def evaluated_table(config: commands.EvalConfig) -> Path:
     return table
 
 
-def check_predict(config: commands.PredictConfig) -> None:
-    """Check that a run has a best checkpoint, and that the file of texts exists."""
-    _checked(config.run)
+def check_predict(config: commands.PredictConfig) -> commands.TrainConfig:
+    """Return the options of a run; check that it has a best checkpoint and the texts exist."""
+    of_run = _checked(config.run)
     if config.file not in (None, "-") and not Path(config.file).exists():
         raise InputError("there is no such file", "check the path", path=config.file)
+    return of_run
 
 
 def check_serve(config: commands.ServeConfig) -> None:

@@ -22,7 +22,9 @@ from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import PredictConfig
 from bertaccum.options.fields import size_in_bytes
 from bertaccum.system.progress import silent
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT
+from data_prep.tables.words import SplitText, word_spans
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
@@ -63,6 +65,8 @@ class TextClassifier:
 
     def tokenize(self, texts: Sequence[TextAndPair]) -> TokenStore:
         """Return the tokens of at least one text. Other threads may call this method meanwhile."""
+        if self._tokenizer.tokenization.words:
+            return store_of([[_words(text) for text, _ in texts]], self._tokenizer)
         columns = [list(column) for column in zip(*texts, strict=True)][: 1 + self.labels.pairs]
         return store_of(columns, self._tokenizer)
 
@@ -70,7 +74,11 @@ class TextClassifier:
         """Return what a call for these texts returns, given their tokens."""
         logits = self._predictor.with_passages(store, silent)
         windows = deciding_windows(self._task, store, logits)
-        results = zip(texts, self._task.predictions(logits[:, 0]), windows, strict=True)
+        predicted = self._task.predictions(logits[:, 0])
+        if isinstance(self._task, TokenClassification):
+            of = self._task.in_text
+            predicted = (of(t, word_spans(t), **p) for (t, _), p in zip(texts, predicted))  # noqa: B905
+        results = zip(texts, predicted, windows, strict=True)
         return [
             Prediction(text, text_pair=pair, **found, **decided)
             for (text, pair), found, decided in results
@@ -98,6 +106,11 @@ def stream(
     tokenized = _read_ahead(((some, classifier.tokenize(some)) for some in arrived), 1)
     for some, store in itertools.chain.from_iterable(tokenized):
         yield from classifier.of_tokens(some, store)
+
+
+def _words(text: str) -> str:
+    """Return the words of a text between spaces."""
+    return SplitText.of(text[start:end] for start, end in word_spans(text))
 
 
 def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:

@@ -20,7 +20,7 @@ from bertaccum.errors import RunError
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.tasks import forward
-from bertaccum.tasks.forward import deciding_passages, reads_passages
+from bertaccum.tasks.forward import Tagger, deciding_passages, reads_passages
 from bertaccum.tasks.task import Task
 
 
@@ -46,7 +46,7 @@ class Predictor:
         self._watch = watch or Watch(self._topology)
         self._predict = make_predict(model, self._topology)
         self._outputs, self._pools = model.output_shape[-1], reads_passages(model)
-        self._batch, self._pieces = batch, 1
+        self._tags, self._batch, self._pieces = isinstance(model, Tagger), batch, 1
 
     def __call__(
         self, store: TokenStore, progress: Progress, should_stop: Callable[[], bool] = lambda: False
@@ -65,7 +65,8 @@ class Predictor:
         Returns:
           Logits [examples, 1 + passages, outputs] float32: those of the whole text, then those of
             each of its passages, read alone, and NaN after the last one. If the model reads each
-            text in one passage, the shape is [examples, 1, outputs].
+            text in one passage, the shape is [examples, 1, outputs]; for tags, it is [examples, 1,
+            words, outputs], NaN after the last word.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.
@@ -74,7 +75,9 @@ class Predictor:
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
         passages = store.largest[0] if self._pools and len(store) else 0
-        logits, done = np.zeros((len(store), 1 + passages, self._outputs), np.float32), 0
+        words = [int(store.words.max(initial=0))] if self._tags else []
+        shape = len(store), 1 + passages, *words, self._outputs
+        logits, done = np.zeros(shape, np.float32), 0
         for start in range(0, len(batches), replicas):
             present = batches[start : start + replicas]
             self._watch.doing("predicting")
@@ -82,7 +85,8 @@ class Predictor:
                 store, present[first : first + self._topology.local_replicas]
             ):
                 logits[rows] = math.nan
-                logits[rows, : found.shape[1]] = found
+                places: Any = (rows, *map(slice, found.shape[1:]))
+                logits[places] = found
             self._watch.doing(WAITING)
             if sum_over_workers(self._topology, np.array([should_stop()])).any():
                 raise StoppedEarlyError

@@ -21,6 +21,11 @@ class Prediction:
         numbers; None for a regression.
       labels: Names of the predicted labels, for a multi-label task.
       score: Predicted number, for a regression.
+      entities: For tags with a scheme, the entities in the text: `text`, `type`, `start` and `end`
+        (in characters of the text) and `probability`, the mean of those of its words.
+      words: For tags without a scheme, the words likewise, with a `tag` instead of a type.
+      tags: The tag of each word.
+      unread_words: The number of words at the end that were not read, because the text is too long.
       window: If the model reads several windows of a text, the number of the window that supports
         the prediction most strongly, counted from 1.
       windows: The number of windows in which the text was read.
@@ -32,6 +37,10 @@ class Prediction:
     text_pair: str | None = None
     labels: list[str] | None = None
     score: float | None = None
+    entities: list[dict[str, Any]] | None = None
+    words: list[dict[str, Any]] | None = None
+    tags: list[str] | None = None
+    unread_words: int | None = None
     window: int | None = None
     windows: int | None = None
 

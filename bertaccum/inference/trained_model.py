@@ -16,7 +16,7 @@ from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
-from bertaccum.tasks.head import build_classifier, load_run
+from bertaccum.tasks.head import build_classifier, build_tagger, load_run
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles, saved_update
 from bertaccum.tasks.task import Task
@@ -56,9 +56,13 @@ def load_trained(run: Path) -> TrainedModel:
     try:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
         with tf.variable_creator_scope(variable_if_memory_is_left):
-            encoder = build_encoder(files.encoder, first_token_only=True, initializer=zeros)
-            model = build_classifier(
-                encoder, files.encoder, files.labels.outputs, pool=config.pooling, initializer=zeros
+            first_only = not config.tags_words
+            encoder = build_encoder(files.encoder, first_token_only=first_only, initializer=zeros)
+            shape = encoder, files.encoder, files.labels.outputs
+            model = (
+                build_tagger(*shape, initializer=zeros)
+                if config.tags_words
+                else build_classifier(*shape, pool=config.pooling, initializer=zeros)
             )
         load_run(model, best / RUN_PREFIX)
     except tf.errors.ResourceExhaustedError:

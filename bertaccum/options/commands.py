@@ -19,7 +19,7 @@ from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.options.task_names import TASKS
+from bertaccum.options.task_names import TASKS, TOKEN_CLASSIFICATION
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
@@ -28,6 +28,8 @@ TEXTS, TOKENS = "text", "tokens"
 NOT_QUANTIZED, INT8 = "none", "int8"
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
 HEAD, TAIL, HEAD_TAIL = "head", "tail", "head-tail"
+# Values of `label_pieces`.
+FIRST, ALL = "first", "all"
 MEAN, MAX = "mean", "max"
 MAX_SEED = 2**32 - 1
 
@@ -89,8 +91,8 @@ class StepConfig(Options):
     task: str | None = data_option(
         None,
         "Kind of task. classification: one class for each example; regression: one number;"
-        " multi-label: any number of labels. [default: the task in the data folder, else"
-        " classification]",
+        " multi-label: any number of labels; token-classification: a tag for each word. [default:"
+        " the task in the data folder, else classification]",
         choices=TASKS,
     )
     max_seq_length: int = data_option(
@@ -128,6 +130,12 @@ class StepConfig(Options):
         "With `windows`, how the encoder's pooled outputs of a text's windows are combined before"
         " the head: their mean, or the maximum of each unit.",
         choices=(MEAN, MAX),
+    )
+    label_pieces: str = data_option(
+        FIRST,
+        "For token-classification, the pieces of a word that are trained. first: the first one,"
+        " which gives the word its tag; all: also the others, with the tag I-TYPE after B-TYPE.",
+        choices=(FIRST, ALL),
     )
     model: str | None = model_option(
         None,
@@ -253,6 +261,11 @@ class StepConfig(Options):
     )
 
     @property
+    def tags_words(self) -> bool:
+        """Whether the model gives each word a tag."""
+        return self.task == TOKEN_CLASSIFICATION
+
+    @property
     def pooling(self) -> str | None:
         """How the windows of a text are combined; None if each text is read in one window."""
         return self.pool if self.windows > 1 else None
@@ -265,6 +278,13 @@ class StepConfig(Options):
             name = "pool" if self.stride is None else "stride"
             what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
             raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
+        for name in ("truncate", "pool"):
+            if self.tags_words and getattr(self, name) != getattr(StepConfig, name):
+                what = f"`{name}` {getattr(self, name)} does not suit the task {self.task}"
+                raise ConfigError(what, f"omit `{name}`; `windows` reads all words of long texts")
+        if self.label_pieces != FIRST and self.task not in (None, TOKEN_CLASSIFICATION):
+            what = f"`label_pieces` applies only to the task {TOKEN_CLASSIFICATION}"
+            raise ConfigError(what, "omit it")
         if (self.stride or 1) > (most := self.max_seq_length - 2):
             what = f"`stride` {self.stride} would leave out tokens between windows"
             raise ConfigError(what, f"use at most {most}, `max_seq_length` without [CLS] and [SEP]")
@@ -525,6 +545,11 @@ class EvalConfig(PredictConfig, _SplitConfig):
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
     label_columns: str | None = fields.label_columns_setting(" of `file`")
     label_separator: str = fields.label_separator_setting()
+    strict: bool = setting(
+        False,
+        "For token-classification, count only entities whose tags all follow the scheme, as"
+        " seqeval's strict mode does.",
+    )
     calibrate: bool | None = setting(
         None,
         f"{_CALIBRATE} `calibrate=False` removes it. [default: use the saved temperature, if any]",

@@ -13,6 +13,10 @@ from bertaccum.system.phrases import counted
 
 # Names of all scores that are displayed, in the order in which they are displayed.
 LABELS = {
+    "entity_f1": "entity F1",
+    "entity_precision": "entity precision",
+    "entity_recall": "entity recall",
+    "macro_entity_f1": "macro entity F1",
     "accuracy": "accuracy",
     "micro_f1": "micro-F1",
     "macro_f1": "macro-F1",
@@ -26,12 +30,20 @@ LABELS = {
     "expected_calibration_error": "expected calibration error",
 }
 # The metrics that can select the best checkpoint of some task.
-METRICS = tuple(
-    name for name in LABELS if name not in ("exact_match", "expected_calibration_error")
-)
+_NEVER_BEST = ("entity_precision", "entity_recall", "exact_match", "expected_calibration_error")
+METRICS = tuple(name for name in LABELS if name not in _NEVER_BEST)
 LOWER_IS_BETTER = frozenset({"loss", "mse"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
-_ALWAYS_SHOWN = ("accuracy", "micro_f1", "macro_f1", "pearson", "spearman", "mse", "loss")
+_ALWAYS_SHOWN = (
+    "entity_f1",
+    "accuracy",
+    "micro_f1",
+    "macro_f1",
+    "pearson",
+    "spearman",
+    "mse",
+    "loss",
+)
 # A table with one column for each class has at most this many classes.
 MAX_CLASSES = 50
 # Correlations below this are weak, however many examples there are.

@@ -10,7 +10,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.options import fields
 from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
 from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Numbers, Options, setting
-from bertaccum.options.task_names import MULTI_LABEL, TASKS
+from bertaccum.options.task_names import MULTI_LABEL, TASKS, TOKEN_CLASSIFICATION
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
 MIN_DEV_FRACTION = 0.01
@@ -71,8 +71,9 @@ class PrepareConfig(Options):
     task: str | None = source_option(
         None,
         "Kind of task. classification: one class for each text; regression: a score; multi-label:"
-        " any number of labels. [default: multi-label with `label_columns` and for lists of several"
-        " labels; the task of the data set for `source` glue, tfds and hub; else classification]",
+        " any number of labels; token-classification: a tag for each word. [default: multi-label"
+        " with `label_columns` and for lists of several labels; the task of the data set for"
+        " `source` glue, tfds and hub; else classification]",
         choices=TASKS,
     )
     train_file: str | None = table_option(
@@ -120,6 +121,12 @@ class PrepareConfig(Options):
     )
     test_label_column: str | None = table_option(
         None, "Name or 1-based number of the label column of `test_file`. [default: `label_column`]"
+    )
+    tag_names: str | None = table_option(
+        None,
+        "Names of numbered tags, from 0, separated by commas, such as O,B-PER,I-PER, for `task`"
+        " token-classification.",
+        check=fields.column_names,
     )
     delimiter: str | None = fields.delimiter_setting(group=TABLES)
     encoding: str | None = fields.encoding_setting(group=TABLES)
@@ -189,6 +196,9 @@ class PrepareConfig(Options):
     def _check_task(self) -> None:
         if self.label_columns and self.task not in (None, MULTI_LABEL):
             what = f"`label_columns` and `task` {self.task} contradict each other"
+            raise ConfigError(what, "omit one of the two")
+        if self.tag_names and self.task != TOKEN_CLASSIFICATION:
+            what = "`tag_names` applies only to `task` token-classification"
             raise ConfigError(what, "omit one of the two")
         several = self.label_columns or self.task == MULTI_LABEL
         if self.label_separator != LABEL_SEPARATOR and not several:

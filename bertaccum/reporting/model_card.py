@@ -19,7 +19,8 @@ from bertaccum.system.hub_names import parse_pinned
 # Names of the metrics on the Hugging Face hub.
 _HUB_METRICS = {
     **{name: name for name in METRICS},
-    **{"micro_f1": "f1", "macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"},
+    **dict.fromkeys(("entity_f1", "macro_entity_f1", "micro_f1", "macro_f1"), "f1"),
+    **{"pearson": "pearsonr", "spearman": "spearmanr"},
 }
 
 
@@ -58,10 +59,11 @@ def model_card(record: Record, library: str = "tf-keras", usage: str | None = No
 def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library: str) -> str:
     best = record.best or {}
     kinds = [kind for metric, kind in _HUB_METRICS.items() if metric in best and metric != "loss"]
+    kind = "token-classification" if record.config.tags_words else "text-classification"
     known: dict[str, Any] = {
         "library_name": library,
-        "pipeline_tag": "text-classification",
-        "tags": ["bert", "text-classification", "bertaccum"],
+        "pipeline_tag": kind,
+        "tags": ["bert", kind, "bertaccum"],
         "metrics": list(dict.fromkeys(kinds)),
     }
     if base := parse_pinned(record.config.init_checkpoint):

@@ -72,7 +72,7 @@ def shown_scores(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Return what the macro `score_tables` shows of an evaluation."""
     bins, counts = evaluation.get("reliability"), evaluation.get("confusion_matrix")
     classes = evaluation.get("classes") or []
-    names = [row["name"] for row in classes]
+    names = evaluation.get("confusion_classes") or [row["name"] for row in classes]
     is_wide = len(names) > MAX_CLASSES
     return {
         "data": Path(evaluation["data"]).name,
@@ -80,6 +80,7 @@ def shown_scores(evaluation: dict[str, Any]) -> dict[str, Any]:
         "warning": warning(evaluation),
         "classes": sorted(classes, key=lambda row: row["f1"])[:_MAX_ROWS] if is_wide else classes,
         "more_classes": max(len(names) - _MAX_ROWS, 0) if is_wide else 0,
+        "names": names,
         "confusion": None if is_wide else counts,
         "mistakes": confusions(names, counts)[:_MAX_ROWS] if is_wide and counts else [],
         "reliability": charts.reliability_curve(bins) if bins else None,

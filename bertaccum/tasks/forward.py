@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+import tf_keras
 from official.nlp.modeling import models
 
 from bertaccum.bert.dropout import dropout_masks, present_masks
@@ -19,8 +20,10 @@ from bertaccum.bert.packed_tokens import (
     inputs_of_padded,
     inputs_of_tokens,
     split_passages,
+    tags_of,
 )
 from bertaccum.bert.precision import length_multiple
+from bertaccum.tasks.task import Task
 
 # Name of the head in a classifier.
 HEAD_LAYER = "sentence_prediction"
@@ -30,13 +33,50 @@ Support: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _POOLING = {"mean": tf.math.unsorted_segment_mean, "max": tf.math.unsorted_segment_max}
 
 
+class Tagger(tf_keras.Model):
+    """A model that maps the result of `encoder_inputs` to logits [batch, length, outputs]."""
+
+    def __init__(self, encoder: tf_keras.Model, head: tf_keras.layers.Layer) -> None:
+        outputs = encoder(encoder.inputs)["sequence_output"]
+        super().__init__(inputs=encoder.inputs, outputs=head(outputs))
+
+    @property
+    def checkpoint_items(self) -> dict[str, Any]:
+        """The encoder, as in tf-models' `BertClassifier`."""
+        return {"encoder": next(layer for layer in self.layers if hasattr(layer, "hidden_layers"))}
+
+
 def reads_passages(model: models.BertClassifier) -> bool:
     """Return whether a model that `build_classifier` returned reads texts in several passages."""
     return model.get_layer(HEAD_LAYER).pool is not None
 
 
+def losses_in_training(
+    task: Task, model: tf_keras.Model, texts: PaddedTexts, labels: tf.Tensor
+) -> tf.Tensor:
+    """Return the loss of each text, [passages] float32, and of what fills up their number.
+
+    For tags, it is the mean loss of the words of the text, whose tags are those of the tokens.
+    """
+    logits = logits_in_training(model, texts)
+    if not isinstance(model, Tagger):
+        return task.losses(logits, labels)
+    tags = tags_of(texts.tokens)
+    losses = task.losses(logits, tf.maximum(tags, 0))
+    read = tf.cast(tags >= 0, tf.float32)
+    sums = [tf.reduce_sum(values, axis=1) for values in (losses * read, read)]
+    count = tf.shape(tags)[0]
+    total, words = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
+    return tf.math.divide_no_nan(total, words)
+
+
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
-    """Return the logits [batch, outputs] float32 of texts, without dropout."""
+    """Return the logits [batch, outputs] float32 of texts, without dropout.
+
+    For tags, they are those of the words, [batch, words, outputs], NaN after a text's last word.
+    """
+    if isinstance(model, Tagger):
+        return _logits_of_words(model, tokens)
     if not reads_passages(model):
         return tf.cast(model(_padded(model, tokens), training=False), tf.float32)
     pooled = _of_passages(model, tokens)
@@ -45,12 +85,17 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
 
 
 def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
-    """Return the logits [passages, outputs] float32 of texts and of what fills up their number."""
+    """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
+
+    For tags, they are those of all tokens, [passages, length, outputs].
+    """
     inputs = inputs_of_padded(texts.tokens, texts.lengths)
-    if not reads_passages(model):
+    if not reads_passages(model) and not isinstance(model, Tagger):
         return tf.cast(model(inputs, training=True), tf.float32)
     masks, encoder = present_masks(), model.checkpoint_items["encoder"]
     with dropout_masks(masks and masks.of_passages(texts.texts, texts.numbers)):
+        if isinstance(model, Tagger):
+            return tf.cast(model(inputs, training=True), tf.float32)
         pooled = encoder(inputs, training=True)["pooled_output"]
     of_texts = _of_texts(model, pooled, texts.texts, tf.shape(pooled)[0])
     return tf.cast(model.get_layer(HEAD_LAYER)(of_texts, training=True), tf.float32)
@@ -63,7 +108,7 @@ def logits_of_texts_and_passages(
 
     Returns:
       Logits [batch, 1 + passages, outputs] float32, NaN after a text's last passage; [batch, 1,
-      outputs] if the model reads each text in one passage.
+      outputs] if the model reads each text in one passage; for tags [batch, 1, words, outputs].
     """
     if not reads_passages(model):
         return logits_of(model, tokens)[:, tf.newaxis]
@@ -85,6 +130,19 @@ def deciding_passages(support: Support, logits: tf.Tensor) -> tf.Tensor:
     supports = support(logits[:, 0], logits[:, 1:])
     supports = tf.where(tf.math.is_nan(supports), -math.inf, supports)
     return tf.argmax(supports, axis=1, output_type=tf.int32) + 1
+
+
+def _logits_of_words(model: Tagger, tokens: tf.RaggedTensor) -> tf.Tensor:
+    """Return the logits of the words of texts, [batch, words, outputs], NaN after the last word."""
+    passages = split_passages(tokens)
+    padded = passages.values.to_tensor()
+    logits = tf.cast(model(_padded(model, passages.values), training=False), tf.float32)
+    read = tags_of(padded) >= 0
+    of_words = tf.boolean_mask(logits[:, : tf.shape(padded)[1]], read)
+    counts = tf.reduce_sum(tf.cast(read, tf.int32), axis=1)
+    of_texts = tf.math.unsorted_segment_sum(counts, passages.value_rowids(), passages.nrows())
+    words = tf.RaggedTensor.from_row_lengths(of_words, of_texts, validate=False)
+    return words.to_tensor(default_value=math.nan)
 
 
 def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.RaggedTensor:

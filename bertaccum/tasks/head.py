@@ -14,7 +14,7 @@ from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.in_place import check_finite
 from bertaccum.errors import InputError, reason
-from bertaccum.tasks.forward import HEAD_LAYER
+from bertaccum.tasks.forward import HEAD_LAYER, Tagger
 
 
 def build_classifier(
@@ -41,6 +41,21 @@ def build_classifier(
     return build(encoder, num_classes=outputs, dropout_rate=0.0, cls_head=head)
 
 
+def build_tagger(
+    encoder: networks.EncoderScaffold,
+    config: EncoderConfig,
+    outputs: int,
+    dropout: float = 0.0,
+    initializer: Initializer | None = None,
+) -> Tagger:
+    """Build a model with a head on the output of each token, as `build_classifier` does."""
+    initialize = initializer or partial(bert_encoder.random_initializer, config)
+    encoder.get_layer("cls_transform").trainable = False  # No output depends on the pooler.
+    return bert_encoder.without_autograph(Tagger)(
+        encoder, Head(config, outputs, dropout, None, initialize)
+    )
+
+
 class Head(tf_keras.layers.Layer):
     """A layer that maps the pooled output to logits, with dropout and a dense layer.
 
@@ -64,8 +79,13 @@ class Head(tf_keras.layers.Layer):
         self.out_proj = tf_keras.layers.Dense(outputs, kernel_initializer=kernel, name="logits")
 
     def call(self, pooled: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return the logits [batch, outputs] of pooled outputs [batch, hidden]."""
-        return self.out_proj(self.dropout(pooled, training=training))
+        """Return the logits [..., outputs] of outputs of the encoder [..., hidden]."""
+        kept = self.dropout(pooled, training=training)
+        if pooled.shape.rank == 2:
+            return self.out_proj(kept)
+        # For more than two axes, `Dense` computes a gradient of the kernel without a static shape.
+        logits = self.out_proj(tf.reshape(kept, [-1, pooled.shape[-1]]))
+        return tf.reshape(logits, [*tf.unstack(tf.shape(pooled))[:-1], logits.shape[-1]])
 
 
 def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:

@@ -7,12 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.manifest import MANIFEST, manifest_of
 from data_prep.tables.spellings import class_finder
 
@@ -20,6 +26,7 @@ _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     CLASSIFICATION: Classification,
     REGRESSION: Regression,
     MULTI_LABEL: MultiLabel,
+    TOKEN_CLASSIFICATION: TokenClassification,
 }
 
 

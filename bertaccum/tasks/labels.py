@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEPARATOR = "|"
 # Returns the labels in each of the different cells of a label column.
 Parts = Callable[[Collection[str]], Mapping[str, Sequence[str]]]
-_FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int}
+_FORMAT: dict[str, type] = {"separator": str, "lists": bool, "flags": int, "scheme": str}
 
 
 @dataclass(frozen=True)

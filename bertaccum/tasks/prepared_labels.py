@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION, TASKS
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TASKS,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.system.progress import Note, ignore_note
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels, in_order, label_column
 from bertaccum.tasks.regression import regression_labels
 from data_prep.labels.checks import check_labels, format_notes, likely_task
-from data_prep.labels.formats import class_format, set_format
+from data_prep.labels.formats import LabelFormat, class_format, set_format, tag_format
 from data_prep.tables.columns import PAIR
 from data_prep.tables.manifest import MANIFEST, read_manifest
 from data_prep.tables.spellings import merged, respelled
@@ -58,12 +65,17 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
     column = label_column(train, table)
     rows = dict(zip(column, map(int, table["row"]), strict=True))
     kind = task or likely_task(rows.keys(), train)
-    label_format = set_format(rows) if kind == MULTI_LABEL else class_format(rows)
+    formats: dict[str, Callable[[Collection[str]], LabelFormat]] = {
+        MULTI_LABEL: set_format,
+        TOKEN_CLASSIFICATION: tag_format,
+    }
+    label_format = formats.get(kind, class_format)(rows)
     for line in format_notes(label_format, kind, task):
         note(f"{train}: {line}")
     parts = make_task(Labels([], [], task=kind, format=label_format.record())).parts(rows)
     check_labels(label_format, parts, rows, train)
-    classes = merged(Counter(label for cell in column for label in parts[cell]))
+    counts = Counter(label for cell in column for label in parts[cell])
+    classes = {tag: tag for tag in counts} if kind == TOKEN_CLASSIFICATION else merged(counts)
     if others := respelled(classes):
         note(f"{train}: reads the labels {others}; bertaccum prepare can keep them apart")
     values = in_order(set(classes.values()))

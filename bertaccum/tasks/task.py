@@ -49,15 +49,17 @@ class Task(Protocol):
     """A kind of task, which defines how labels, losses, scores and predictions are computed.
 
     Attributes:
-      metrics: Metrics that can select the best checkpoint; the first is the default.
       options: Options that suit only some tasks, and that suit this one.
       label_shape: Shape of the label of one example; None for a dimension that varies.
     """
 
-    metrics: ClassVar[tuple[str, ...]]
     options: ClassVar[frozenset[str]]
     label_shape: ClassVar[tuple[int | None, ...]]
     label_dtype: ClassVar[type[np.generic]]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that can select the best checkpoint; the first is the default."""
 
     @property
     def labels(self) -> Labels:

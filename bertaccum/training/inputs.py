@@ -47,6 +47,7 @@ def check_trackers(config: TrainConfig) -> None:
 def check_task_options(config: TrainConfig, labels: Labels) -> None:
     """Raise ConfigError if an option does not suit the task, or `class_weight` is not valid."""
     task = make_task(labels)
+    dataclasses.replace(config, task=labels.task)  # Raises the error if options contradict it.
     if config.best_by not in (None, *task.metrics):
         raise ConfigError(
             f"`best_by` {config.best_by} is not a metric of the task {labels.task}",

@@ -25,7 +25,7 @@ from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.forward import HEAD_LAYER
-from bertaccum.tasks.head import build_classifier, load_run
+from bertaccum.tasks.head import build_classifier, build_tagger, load_run
 
 
 def build_model(
@@ -47,12 +47,16 @@ def build_model(
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
-        encoder = build_encoder(source.encoder, config.dropout, first_token_only=True)
+        first_only = not config.tags_words
+        encoder = build_encoder(source.encoder, config.dropout, first_token_only=first_only)
         if source.checkpoint is not None and source.format is not None and not source.of_run:
             load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
         freeze(encoder, config.train_layers, config.freeze == "embeddings")
-        model = build_classifier(encoder, source.encoder, outputs, config.dropout, config.pooling)
+        shape = encoder, source.encoder, outputs, config.dropout
+        model = (
+            build_tagger(*shape) if config.tags_words else build_classifier(*shape, config.pooling)
+        )
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, head is not None)
         elif source.checkpoint is not None and source.format is not None and head is not None:

@@ -11,9 +11,8 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.precision import candidate_precisions, length_multiple
-from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.data import windows
-from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.run_inputs import RunInputs, tokenizations
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.window_cuts import Cut, make_cut
@@ -189,6 +188,7 @@ def set_up(
         config = dataclasses.replace(config, init_checkpoint=pinned)
         if pinned != own:  # The branch moved after the chief asked for its commit.
             inputs = run_inputs(config, progress)
+    config = dataclasses.replace(config, task=inputs.labels.task)
     check_agreement(topology, config, inputs)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
@@ -207,7 +207,6 @@ def set_up(
         recompute=batch.recompute,
         offload=offload,
         compile=ON if compilation.compile else OFF,
-        task=inputs.labels.task,
         learning_rate=config.learning_rate or default_learning_rate(inputs.source),
         best_by=(best_by := config.best_by or task.metrics[0]),
     )
@@ -242,10 +241,11 @@ def _open_stores(
     config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
 ) -> tuple[TokenStore, TokenStore]:
     """Return the token stores of train.tsv, with class weights and padding, and of dev.tsv."""
-    tokenization = tokenization_of(inputs.vocabulary, config)
     train_store, dev_store = (
         open_store(tsv, task, tokenization, progress, digest)
-        for tsv, digest in zip(inputs.tsvs, inputs.store_digests, strict=True)
+        for tsv, tokenization, digest in zip(
+            inputs.tsvs, tokenizations(inputs.vocabulary, config), inputs.store_digests, strict=True
+        )
     )
     multiple = length_multiple(config.precision)
     longest = inputs.source.encoder.max_position_embeddings

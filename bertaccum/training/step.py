@@ -132,8 +132,7 @@ class Trainee:
         """
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape, dropout_masks(batch.masks):
-            logits = forward.logits_in_training(self.model, batch.texts)
-            losses = self.task.losses(logits, batch.labels)  # [rows]
+            losses = forward.losses_in_training(self.task, self.model, batch.texts, batch.labels)
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses * batch.weights), batch.window_weight)
             scaled = self.optimizer.scale_loss(loss)
         return loss, tape.gradient(scaled, variables)

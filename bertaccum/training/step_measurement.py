@@ -26,10 +26,10 @@ from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE
+from bertaccum.bert.packed_tokens import NEXT_PASSAGE, TAG
 from bertaccum.bert.precision import length_multiple, resolved_precision
-from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution import device_memory
@@ -81,10 +81,10 @@ class MeasuredModel:
     """A model that trains on random tokens; the cost of a step does not depend on the tokens."""
 
     def __init__(self, job: dict[str, Any], progress: Callable[..., None]) -> None:
-        self.config = TrainConfig(**job["config"])
         self.devices = job["devices"]
         device_memory.limit_memory(job["limit_bytes"])
         self.task = make_task(Labels(**job["labels"]))
+        self.config = TrainConfig(**job["config"] | {"task": self.task.labels.task})
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         most = source.encoder.max_position_embeddings
         self.examples: int | None = None
@@ -104,11 +104,11 @@ class MeasuredModel:
         largest = (config.windows, config.max_seq_length)
         if not job["tsvs"]:
             return largest, [[largest] * target]
-        tokenization = tokenization_of(Vocabulary(**job["vocabulary"]), config)
+        both = tokenizations(Vocabulary(**job["vocabulary"]), config)
         multiple = length_multiple(resolved_precision(config.precision))
         stores = [
             open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
-            for tsv in job["tsvs"]
+            for tsv, tokenization in zip(job["tsvs"], both, strict=False)
         ]
         train, self.examples = stores[0], len(stores[0])
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
@@ -185,6 +185,8 @@ class MeasuredModel:
         lengths = [length for passages, length in shapes for _ in range(passages)]
         token_ids = rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32)
         token_ids[np.cumsum([0, *lengths[:-1]])] += NEXT_PASSAGE
+        if self.config.tags_words:  # The head reads all tokens.
+            token_ids += TAG
         own = [self.task.labels.outputs for _ in self.task.label_shape]
         return Window(
             token_ids=token_ids,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL
+from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from data_prep.labels import formats
 from data_prep.labels.formats import LabelFormat, list_in
 from data_prep.tables.rows import LABEL_SEPARATOR
@@ -98,5 +98,8 @@ def format_notes(
         yield "some rows have several labels, so the task is multi-label"
     if label_format.flags:
         yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
+    elif kind == TOKEN_CLASSIFICATION:
+        scheme = label_format.scheme
+        yield f"the tags are in the scheme {scheme}" if scheme else "the tags have no scheme"
     elif label_format.separator not in (None, separator):
         yield f"the labels of a row are separated by {label_format.separator!r}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from data_prep.labels.tag_schemes import find_scheme
 from data_prep.tables.spellings import Finder, finite_number, visible
 
 _DEFAULT = "|"
@@ -45,6 +46,7 @@ class LabelFormat:
     # Whether cells contain lists. None if some cells of a column decide this for all.
     lists: bool | None = None
     flags: int = 0  # The number of labels if cells contain 0 or 1 for each of them, else 0.
+    scheme: str | None = None  # Scheme of the tags of words, as in `tag_schemes`.
 
     def record(self) -> dict[str, Any]:
         """Return the fields that differ from the plain format, for files that are read later."""
@@ -103,6 +105,12 @@ def set_format(
         result = replace(result, separator=(fits or [separator])[0])
     same = result.lists or result.separator == (known.separator or _DEFAULT)
     return replace(result, flags=(same and known.flags) or _flags(result, cells, classes))
+
+
+def tag_format(cells: Iterable[str]) -> LabelFormat:
+    """Return how a column with the tags of words, separated by spaces, contains them."""
+    scheme = find_scheme([cell.split() for cell in cells])
+    return LabelFormat(" ", lists=False, scheme=scheme)
 
 
 def has_separated_flags(cells: Collection[str]) -> bool:

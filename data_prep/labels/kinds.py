@@ -9,9 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bertaccum.errors import InputError
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
+from data_prep.labels import tag_schemes
 from data_prep.labels.checks import check_labels, likely_task
-from data_prep.labels.formats import LabelFormat, class_format, set_format
+from data_prep.labels.formats import LabelFormat, class_format, set_format, tag_format
+from data_prep.labels.tag_schemes import OUTSIDE, split_tag
 from data_prep.tables import spellings
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
 
@@ -26,6 +33,8 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
         task = likely_task(rows.classes, source.train.where)
     if task == REGRESSION:
         return _Scores(source.train, rows)
+    if task == TOKEN_CLASSIFICATION:
+        return _TagSequences(source, rows)
     kind = _LabelSets if task == MULTI_LABEL else _Classes
     return kind(source, rows, as_written or source.joined or bool(source.order))
 
@@ -180,7 +189,52 @@ class _LabelSets:
         return {"rows": len(cells), "classes": classes, "without_label": unlabeled}
 
 
-LabelKind: TypeAlias = _Classes | _Scores | _LabelSets
+class _TagSequences:
+    """A tag for each word of a row, with the methods of `_Classes`."""
+
+    task = TOKEN_CLASSIFICATION
+
+    def __init__(self, source: Source, rows: Rows) -> None:
+        tags = {tag for cell in rows.classes for tag in cell.split()}
+        if len(tags) < 2:
+            what = f"every word has the tag {next(iter(tags))!r}"
+            remedy = "choose the column of the tags with `label_column`"
+            raise InputError(what, remedy, path=source.train.where)
+        self.format = tag_format(rows.classes)
+        ordered = sorted(tags, key=lambda tag: (tag != OUTSIDE, *split_tag(tag)[::-1]))
+        self.labels = list(source.order) or (ordered if self.format.scheme else sorted(tags))
+        self.numbers = {tag: str(number) for number, tag in enumerate(self.labels)}
+
+    def find(self, tag: str) -> str | None:
+        return tag if tag in self.numbers else None
+
+    def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
+        for tag in labels:
+            if tag not in self.numbers:
+                what = f"the tag {tag!r} does not occur in the training rows"
+                remedy = "correct it, or add training rows with this tag"
+                raise InputError(what, remedy, path=part.where, row=row)
+        return " ".join(self.numbers[tag] for tag in labels)
+
+    def problem(self, cells: Iterable[bytes]) -> str | None:
+        few = len({number for cell in cells for number in cell.split()}) < 2
+        return "has words of only one tag" if few else None
+
+    def counts(self, cells: Sequence[bytes], names: Sequence[str]) -> dict[str, Any]:
+        """Return statistics; the scheme forbids `forbidden_tags`, which stay as they are."""
+        sequences = [[names[int(number)] for number in cell.split()] for cell in cells]
+        counted = Counter(tag for sequence in sequences for tag in sequence)
+        result: dict[str, Any] = {"rows": len(cells), "words": counted.total()}
+        result["classes"] = {name: counted[name] for name in names}
+        if scheme := self.format.scheme:
+            found = (e.type for tags in sequences for e in tag_schemes.entities(tags, scheme))
+            result["entities"] = dict(sorted(Counter(found).items()))
+            forbidden = sum(tag_schemes.forbidden_tags(tags, scheme) for tags in sequences)
+            result |= {"forbidden_tags": forbidden} if forbidden else {}
+        return result
+
+
+LabelKind: TypeAlias = _Classes | _Scores | _LabelSets | _TagSequences
 
 
 def _numbers(cell: bytes) -> list[bytes]:

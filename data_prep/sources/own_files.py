@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError, reason
 from bertaccum.options.fields import TEST_COLUMNS, delimiter_character
 from bertaccum.options.prepare import PrepareConfig
-from bertaccum.options.task_names import MULTI_LABEL
+from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.system.files import open_input, sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
@@ -48,22 +49,59 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     """Return the rows of `train_file` and, if given, `test_file`."""
     assert config.train_file is not None  # PrepareConfig checks this.
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)
+    dev = None
+    if config.task == TOKEN_CLASSIFICATION and train.is_dir():
+        train, dev, found = split_files(train)
+        test = test or found
     files = train.name if not test else f"{train.name} and {test.name}"
     own = {name.removeprefix("test_"): getattr(config, name) for name in TEST_COLUMNS}
     of_test = dataclasses.replace(config, **{name: v for name, v in own.items() if v is not None})
     return Source(
         description=f"your own texts ({files})",
         train=_part(train, config, note),
-        given={"test": _part(test, of_test, note, of_test=True)} if test else {},
+        given={
+            **({"dev": _part(dev, config, note)} if dev else {}),
+            **({"test": _part(test, of_test, note, of_test=True)} if test else {}),
+        },
         task=MULTI_LABEL if config.label_columns else None,
         separator=config.label_separator,
         joined=bool(config.label_columns),
     )
 
 
+_SPLITS = (
+    ("train", "training"),
+    ("dev", "valid", "validation", "testa", "eval"),
+    ("test", "testb"),
+)
+
+
+def split_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
+    """Return the files of the training, dev and test sentences in a folder; None for no file."""
+    found: list[Path | None] = []
+    for names in _SPLITS:
+        files = [path for path in sorted(folder.iterdir()) if _stem(path) in names]
+        if len(files) > 1 or not (files or found):
+            what = f"has {len(files) or 'no'} files named {names[0]}"
+            remedy = "name its files train, dev and test, such as train.conll"
+            raise InputError(what, remedy, path=folder)
+        found.append(files[0] if files else None)
+    train, dev, test = found
+    assert train is not None
+    return train, dev, test
+
+
+def _stem(path: Path) -> str:
+    """Return the part of a file's name that tells its split, such as `testa` of eng.testa."""
+    words = re.split(r"[._-]", path.name.lower()) if path.is_file() and path.name[0] != "." else []
+    known = {name for names in _SPLITS for name in names}
+    return next((word for word in words if word in known), "")
+
+
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:
-    several = config.task == MULTI_LABEL
-    reading = read_options(config, several_labels=several, of_test_file=of_test)
+    kind = {"several_labels": config.task == MULTI_LABEL}
+    kind["words"] = config.task == TOKEN_CLASSIFICATION
+    reading = read_options(config, **kind, of_test_file=of_test)
     return Part(path, read_rows(path, reading, note))
 
 

@@ -44,6 +44,8 @@ class ReadOptions:
     # Whether a column named `weight` contains weights if `weight_column` is None.
     weight_if_named: bool = False
     several_labels: bool = False  # Whether a row may have any number of labels.
+    words: bool = False  # Whether a row is a sentence whose words have tags.
+    tag_names: tuple[str, ...] = ()  # Names of tags that are numbers.
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
@@ -81,7 +83,8 @@ def read_options(config: Any, **others: Any) -> ReadOptions:
     shared = fields.field_names(ReadOptions) & fields.field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
     options["delimiter"] = fields.delimiter_character(options["delimiter"])
-    options["label_columns"] = fields.column_names(options.get("label_columns"))
+    for name in ("label_columns", "tag_names"):
+        options[name] = fields.column_names(options.get(name))
     return ReadOptions(**options)
 
 

@@ -155,6 +155,13 @@ def parquet_cells(path: Path, names: Sequence[str], label: str | None = None) ->
             yield row, _cells(record, names, path, row, label)
 
 
+def parquet_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file as objects."""
+    with _opened(path) as file:
+        for batch in file.iter_batches(_ROWS_A_BATCH):
+            yield from batch.to_pylist()
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:

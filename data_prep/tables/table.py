@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -12,7 +13,7 @@ from bertaccum.options.fields import DELIMITERS
 from bertaccum.system.files import refuse_special
 from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note, ignore_note
-from data_prep.tables import other_formats, quoting
+from data_prep.tables import other_formats, quoting, tagged_words
 from data_prep.tables.class_folders import class_root, class_texts
 from data_prep.tables.columns import (
     LABEL,
@@ -53,6 +54,12 @@ def read_rows(
         in a zip archive; a folder may be a zip archive.
     """
     reading = reading or ReadOptions()
+    if reading.words:
+        refuse_special(path)
+        if not tagged_words.is_table(path, reading):
+            return tagged_words.tagged_sentences(path, reading, note)
+        table = read_rows(path, dataclasses.replace(reading, words=False), note)
+        return tagged_words.of_table(table, path)
     if root := class_root(path):
         for option, _ in reading.named:
             if option not in ("text_column", "label_column"):

@@ -11,7 +11,9 @@ from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.detection import declared_delimiter
 from data_prep.tables.other_formats import is_fasttext
 from data_prep.tables.table import read_rows
+from data_prep.tables.tagged_words import has_sentences
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
+from data_prep.tables.words import SplitText
 
 _STDIN = "-"
 
@@ -27,7 +29,9 @@ def read_texts(
         contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
         stdin, with one text per line.
     """
-    if str(path) == _STDIN:
+    if reading.words and str(path) != _STDIN and has_sentences(path, reading):
+        yield from (SplitText(row.text) for row in read_rows(path, reading, note))
+    elif str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
     elif class_root(path) is not None or _is_table(path, reading):
         for row in read_rows(path, reading, note):

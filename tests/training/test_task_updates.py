@@ -22,17 +22,18 @@ from scripted import Failing, under
 from small import TINY, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.packed_tokens import encoder_inputs, unpack
+from bertaccum.bert.packed_tokens import SEGMENT, TAG, encoder_inputs, unpack
 from bertaccum.data.token_store import TokenStore
+from bertaccum.data.tokenizing import with_tags
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from bertaccum.planning.plan import make_plan
 from bertaccum.system.progress import silent
 from bertaccum.tasks.forward import logits_of
-from bertaccum.tasks.head import build_classifier
+from bertaccum.tasks.head import build_classifier, build_tagger
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.events import OutOfMemory, Updated
@@ -82,7 +83,15 @@ def sigmoid(labels: Any, logits: Any) -> tf.Tensor:
     return KERAS.binary_crossentropy(labels, logits, from_logits=True)
 
 
+def of_words(tags: Any, logits: Any) -> tf.Tensor:
+    """Return the mean loss of the words of each sentence, given -1 for other tokens."""
+    known = tf.cast(tags >= 0, tf.float32)
+    losses = crossentropy(tf.maximum(tags, 0), logits) * known
+    return tf.reduce_sum(losses, 1) / tf.reduce_sum(known, 1)
+
+
 THREE = Labels.numbered(3)
+TAGS = dataclasses.replace(Labels.numbered(5), task=TOKEN_CLASSIFICATION)
 PAIRS = dataclasses.replace(THREE, pairs=True)
 SCORES = Labels([], [], task=REGRESSION, mean=2.0, std=0.8)
 SETS = dataclasses.replace(Labels.numbered(4), task=MULTI_LABEL)
@@ -101,6 +110,11 @@ def several(row: int) -> str:
     return "|".join(str(n) for n in range(4) if row >> n & 1) or "|"
 
 
+def tags_of_row(row: int) -> str:
+    """Return the tags of a sentence; the numbers of words of sentences of one length differ."""
+    return " ".join(str(row * word % 5) for word in range(1 + row % 4))
+
+
 CASES = {
     "single": Case(THREE, cyclic, crossentropy),
     "pair": Case(PAIRS, cyclic, crossentropy),
@@ -112,17 +126,18 @@ CASES = {
     "weighted pairs of scores": Case(
         dataclasses.replace(SCORES, pairs=True), lambda row: f"{row % 9 / 2}", squared, {}, True
     ),
+    "tags": Case(TAGS, tags_of_row, of_words, {}, True),
     "all weights": Case(
         THREE, rare, smoothed, {"class_weight": "1=3,2=0.5", "label_smoothing": 0.1}, True
     ),
 }
 # Together, these cases have all tasks and both kinds of weights.
-FEW = ("multi-label", "weighted pairs of scores", "all weights")
+FEW = ("multi-label", "weighted pairs of scores", "tags", "all weights")
 # Every case with one size of micro-batches; those with a task or weights of their own with each.
 SIZES = [(name, (12, 1, 32)[number % 3]) for number, name in enumerate(CASES)]
 SIZES += [(name, size) for name in FEW for size in (1, 12, 32)]
 # Out of memory at each of the four micro-steps of an update, with each task and all weights.
-POSITIONS = {"single": 5, "pair": 6, "regression": 7, "multi-label": 8, "all weights": 6}
+POSITIONS = {"single": 5, "pair": 6, "regression": 7, "multi-label": 8, "tags": 5, "all weights": 6}
 
 
 def row_weight(row: int) -> float:
@@ -136,6 +151,7 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
 
     rows = range(len(store))
     table = pd.DataFrame({"row": rows, "label": [case.label(row) for row in rows]})
+    table["text"] = table["label"]  # It has as many words.
     labels = make_task(case.labels).encode(Path("train.tsv"), table)
     weights = np.array([row_weight(row) if case.row_weights else 1 for row in rows], np.float32)
     if option := case.options.get("class_weight"):
@@ -145,13 +161,23 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
         second = np.zeros(len(tokens), np.int32)
         for start, end in zip(store.offsets[:-1], store.offsets[1:], strict=True):
             second[(start + end) // 2 : end] = 1
-        tokens = tokens + (second << 24)
+        tokens = tokens + second * SEGMENT
+    if case.labels.task == TOKEN_CLASSIFICATION:
+        words = np.minimum((labels >= 0).sum(axis=1), np.diff(store.offsets) - 1)
+        first = store.offsets[:-1] + 1
+        tokens = tokens.copy()
+        tokens[
+            np.concatenate([np.arange(a, a + n) for a, n in zip(first, words, strict=True)])
+        ] += TAG
+        tokens = with_tags(tokens, store.offsets, labels, np.arange(5))
+        weights = weights * np.float32(words)
     return dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
 
 
 def model_of(case: Case) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(1)
-    return build_classifier(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
+    build = build_tagger if case.labels.task == TOKEN_CLASSIFICATION else build_classifier
+    return build(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
 
 
 def flat(model: tf_keras.Model) -> np.ndarray:
@@ -176,7 +202,8 @@ def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
         inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments)
         weights = tf.constant(store.weights[rows])
         with tf.GradientTape() as tape:
-            of_examples = case.loss(store.labels[rows], model(inputs, training=True))
+            labels = store.labels[rows] if case is not CASES["tags"] else tokens // TAG - 1
+            of_examples = case.loss(labels, model(inputs, training=True))
             loss = tf.reduce_sum(weights * of_examples) / tf.reduce_sum(weights)
         gradients = [
             tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
@@ -269,6 +296,8 @@ def write_case(folder: Path, case: Case) -> Path:
         lines = ["\t".join(columns)]
         for row in range(count):
             text = f"the food was {'very ' * (row % 5)}{('good', 'bad')[row % 2]}"
+            if case is CASES["tags"]:
+                text = " ".join(text.split()[: 1 + row % 4])
             cells = [case.label(row), text]
             cells += ["very good " * (row % 3) + "food"] if case.labels.pairs else []
             cells += [str(row_weight(row))] if case.row_weights else []

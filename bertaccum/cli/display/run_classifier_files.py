@@ -13,6 +13,7 @@ from bertaccum.options.metrics import METRICS
 from bertaccum.system.atomic import new_file
 from bertaccum.system.files import check_writable
 from data_prep.tables.manifest import manifest_of
+from data_prep.tables.words import word_spans
 
 
 def check_results(named: str | None) -> None:
@@ -31,18 +32,30 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
     """Write predictions, one line per text, and return their number.
 
     If `table` is a test set of GLUE that `prepare` wrote, the file is as GLUE accepts it: columns
-    `index` and `prediction`, with a header. Otherwise it is a test_results.tsv: tab-separated
-    probabilities of the classes or, for a regression, the predicted number.
+    `index` and `prediction`, with a header. Tags are written as a CoNLL file. Otherwise it is a
+    test_results.tsv: tab-separated probabilities of the classes or, for a regression, the predicted
+    number.
     """
     labels = _glue_labels(table)
     if labels is not None:
         file.write(b"index\tprediction\n")
     count = 0
     for one in predictions:
+        if one.tags is not None:
+            file.write(_conll(one).encode())
+            count += 1
+            continue
         line = _probabilities(one) if labels is None else f"{count}\t{_answer(one, labels)}"
         file.write(f"{line}\n".encode())
         count += 1
     return count
+
+
+def _conll(one: Prediction) -> str:
+    """Return the words of a text with their tags, a line each, and an empty line."""
+    words = [one.text[start:end] for start, end in word_spans(one.text)]
+    lines = (f"{word}\t{tag}\n" for word, tag in zip(words, one.tags or [], strict=True))
+    return "".join([*lines, "\n"])
 
 
 def _glue_labels(table: str | None) -> dict[str, str] | None:

@@ -131,12 +131,25 @@ def prediction(predicted: Prediction, as_json: bool) -> None:
         result_json(predicted.record(), indent=None)
     else:
         texts = [predicted.text, *([] if predicted.text_pair is None else [predicted.text_pair])]
+        if predicted.tags is not None:
+            texts = [_tagged(predicted)]
         columns = [*_predicted(predicted), *(" ".join(text.split()) for text in texts)]
         result(_TAB.join(map(printable, columns)))
 
 
+def _tagged(predicted: Prediction) -> str:
+    """Return a text whose entities, or words, are in brackets with their types or tags."""
+    text, parts, at = predicted.text, list[str](), 0
+    for one in predicted.entities or predicted.words or []:
+        parts += [text[at : one["start"]], f"[{one.get('type') or one.get('tag')} {one['text']}]"]
+        at = one["end"]
+    return "".join([*parts, text[at:]])
+
+
 def _predicted(predicted: Prediction) -> list[str]:
     """Return the columns that describe a prediction."""
+    if predicted.entities is not None or predicted.words is not None:
+        return []
     if predicted.score is not None:
         return [f"{predicted.score:.4f}"]
     assert predicted.probabilities is not None

@@ -31,7 +31,8 @@ def print_evaluation(values: dict[str, Any]) -> None:
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
     if "confusion_matrix" in values:
-        _confusion([row["name"] for row in values["classes"]], values["confusion_matrix"])
+        names = values.get("confusion_classes") or [row["name"] for row in values["classes"]]
+        _confusion(names, values["confusion_matrix"])
 
 
 def _max_rows() -> int:

@@ -22,8 +22,36 @@ function bar(name, probability, chosen) {
   return row;
 }
 
+// The text with its entities, or words, marked with their types, or tags, in colors and words.
+function marked(text, parts) {
+  const quote = element("blockquote", "marked");
+  const kinds = [...new Set(parts.map((part) => part.type ?? part.tag))].sort();
+  // The service counts characters, and JavaScript half of some of them.
+  const characters = [...text];
+  let end = 0;
+  for (const part of parts) {
+    const kind = part.type ?? part.tag;
+    const mark = element("mark", "", part.text);
+    mark.style.setProperty("--hue", (kinds.indexOf(kind) * 67 + 210) % 360);
+    mark.title = part.probability.toFixed(4);
+    mark.append(element("small", "", ` ${kind}`));
+    quote.append(characters.slice(end, part.start).join(""), mark);
+    end = part.end;
+  }
+  quote.append(characters.slice(end).join(""));
+  return quote;
+}
+
 function shown(found) {
   const card = element("article");
+  if (found.tags !== undefined) {
+    const parts = found.entities ?? found.words;
+    card.append(element("h2", "", parts.length ? "" : "no entity"), marked(found.text, parts));
+    if (found.unread_words) {
+      card.append(element("p", "quiet", `${found.unread_words} words at the end were not read`));
+    }
+    return card;
+  }
   const chosen = found.labels ?? (found.label === undefined ? [] : [found.label]);
   const heading = found.score === undefined ? chosen.join(", ") || "no label" : found.score.toFixed(4);
   const texts = [found.text, found.text_pair].filter((text) => text !== undefined);

@@ -1,0 +1,389 @@
+"""Token classification: a tag for each word, trained with softmax cross-entropy.
+
+The mean loss of an update is over all words of its window that have a tag. The store of a task
+gives an example the weight of its words, so the trainer needs not know them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bertaccum.errors import InputError
+from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
+from bertaccum.tasks.scoring import ClassScores, class_scores, fitted_temperature, reliability
+from bertaccum.tasks.task import PLAIN, Decoding
+from data_prep.labels.formats import LabelFormat
+from data_prep.labels.tag_schemes import (
+    OUTSIDE,
+    Entity,
+    begins_at,
+    ends_before,
+    entities,
+    split_tag,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import tensorflow as tf
+
+# The label of what has none: places after the last word of a sentence.
+NO_TAG = -1
+
+
+@dataclass(frozen=True)
+class TokenClassification:
+    """A `Task` that assigns one tag to each word."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "calibrate", "strict"})
+    label_shape: ClassVar[tuple[int | None, ...]] = (None,)
+    label_dtype: ClassVar[type[np.generic]] = np.int32
+
+    labels: Labels
+    decoding: Decoding = PLAIN
+    smoothing: float = 0.0
+    strict: bool = False  # Whether only entities count whose tags all follow the scheme.
+
+    @property
+    def continued(self) -> np.ndarray:
+        """The tag inside of a word for each tag at its start, [tags]: I-TYPE for B-TYPE."""
+        names = self.labels.names
+        inside = [f"I-{name[2:]}" if name.startswith("B-") else name for name in names]
+        pairs = zip(inside, names, strict=True)
+        return np.array([names.index(i if i in names else name) for i, name in pairs], np.int64)
+
+    @property
+    def scheme(self) -> str | None:
+        """Scheme of the tags, as in `tag_schemes`; None for tags that mark no entities."""
+        return self.labels.format.get("scheme")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        if self.scheme:
+            return ("entity_f1", "macro_entity_f1", "accuracy", "loss")
+        return ("accuracy", "macro_f1", "loss")
+
+    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+        return LabelFormat(" ", lists=False).labels_in(cells)
+
+    def encode(
+        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+    ) -> np.ndarray:
+        """Return the tags of the words of sentences, [sentences, words] int32, then `NO_TAG`."""
+        tags = class_numbers(tsv, table, self.labels, self.parts, by_name)
+        for row, text, own in zip(table["row"], table["text"], tags, strict=True):
+            if len(own) != (words := len(text.split())):
+                what = f"has {words} words and {len(own)} tags"
+                raise InputError(what, "write one tag for each word", path=tsv, row=int(row))
+        longest = max(map(len, tags))
+        return np.array([own + [NO_TAG] * (longest - len(own)) for own in tags], np.int32)
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the cross-entropy of each word, as `Classification.losses` does."""
+        import tensorflow as tf
+
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        if not self.smoothing:
+            return losses
+        uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        return (1 - self.smoothing) * losses + self.smoothing * uniform
+
+    def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return the scores that every evaluation contains.
+
+        Besides the `metrics`: `entity_precision` and `entity_recall`; the number of `words`, and
+        of `unread_words` that were truncated and count as `O`.
+
+        Args:
+          logits: Logits [sentences, words read, tags]; NaN after the last word that is read.
+          labels: Tags [sentences, words], `NO_TAG` after the last word.
+        """
+        tagged, predicted = labels != NO_TAG, self._predicted(logits, labels)
+        read = tagged & (predicted != NO_TAG)
+        result = {
+            "examples": len(labels),
+            "words": int(tagged.sum()),
+            "unread_words": int((tagged & ~read).sum()),
+            "accuracy": float(np.mean(predicted[tagged] == labels[tagged])),
+            "loss": self._loss(logits, labels),
+        }
+        if self.scheme:
+            return result | _summary(self._entity_counts(predicted, labels))
+        counts = np.bincount(labels[tagged], minlength=self.labels.outputs)
+        return result | {
+            "macro_f1": _macro([s for s in self._tag_scores(predicted, labels) if s.examples]),
+            "majority_class": self.labels.names[counts.argmax()],
+            "majority_accuracy": float(counts.max() / counts.sum()),
+        }
+
+    def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        """Return `scores`, `reliability`, and the scores of each type or tag as `classes`.
+
+        `confusion_matrix` counts words by the types, or tags, in `confusion_classes`.
+        """
+        predicted = self._predicted(logits, labels)
+        if self.scheme:
+            counts = self._entity_counts(predicted, labels)
+            classes = [_scored(name, *counts[name]) for name in sorted(counts)]
+            types = [split_tag(name)[1] or OUTSIDE for name in self.labels.names]
+            kinds = sorted(set(types), key=lambda kind: (kind != OUTSIDE, kind))
+            of_tag = np.array([kinds.index(kind) for kind in types])
+        else:
+            classes, kinds = self._tag_scores(predicted, labels), self.labels.names
+            of_tag = np.arange(len(kinds))
+        known = (labels != NO_TAG) & (predicted != NO_TAG)
+        matrix = np.zeros((len(kinds), len(kinds)), int)
+        np.add.at(matrix, (of_tag[labels[known]], of_tag[predicted[known]]), 1)
+        return {
+            **self.scores(logits, labels),
+            "temperature": self.decoding.temperature,
+            **self._reliability(logits, labels),
+            "classes": classes,
+            "confusion_classes": list(kinds),
+            "confusion_matrix": matrix.tolist(),
+        }
+
+    def fit_decoding(
+        self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
+    ) -> Decoding:
+        """Return `decoding` with a temperature fitted to words; thresholds do not apply."""
+        if not calibrate:
+            return self.decoding
+
+        def fit_at(temperature: float) -> tuple[float, float]:
+            task = dataclasses.replace(self, decoding=Decoding(temperature))
+            error = task._reliability(logits, labels)["expected_calibration_error"]
+            return task._loss(logits, labels), error
+
+        return Decoding(fitted_temperature(fit_at, int((labels != NO_TAG).sum())))
+
+    def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
+        """Yield the `tags` of the words of each sentence, and the probability of each."""
+        names = self.labels.names
+        for rows in logits:
+            probabilities = self._probabilities(rows[~np.isnan(rows[:, 0])])
+            numbers = probabilities.argmax(axis=1)
+            best = probabilities[np.arange(len(numbers)), numbers]
+            yield {"tags": [names[n] for n in numbers], "tag_probabilities": best.tolist()}
+
+    def in_text(
+        self,
+        text: str,
+        spans: list[tuple[int, int]],
+        tags: list[str],
+        tag_probabilities: list[float],
+    ) -> dict[str, Any]:
+        """Return the fields of a `Prediction` for a text, given the spans of its words."""
+        unread = len(spans) - len(tags)
+        more = {"unread_words": unread} if unread else {}
+        if self.scheme is None:
+            read = zip(spans, tags, tag_probabilities, strict=False)
+            words = [
+                {"text": text[start:end], "tag": tag, "start": start, "end": end, "probability": p}
+                for (start, end), tag, p in read
+            ]
+            return {"words": words, "tags": tags, **more}
+        found = [
+            {
+                "text": text[(start := spans[one.start][0]) : (end := spans[one.end - 1][1])],
+                "type": one.type,
+                "start": start,
+                "end": end,
+                "probability": float(np.mean(tag_probabilities[one.start : one.end])),
+            }
+            for one in entities(tags, self.scheme)
+        ]
+        return {"entities": found, "tags": [*tags, *[OUTSIDE] * unread], **more}
+
+    def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
+        """Return the sentences with the words whose wrong tags have the highest probabilities."""
+        predicted, names = self._predicted(logits, labels), self.labels.names
+        found = []
+        for index, (own, guesses) in enumerate(zip(labels, predicted, strict=True)):
+            wrong = np.flatnonzero((own != guesses) & (own != NO_TAG) & (guesses != NO_TAG))
+            if len(wrong):
+                probabilities = self._probabilities(logits[index, wrong])
+                sure = probabilities[np.arange(len(wrong)), guesses[wrong]]
+                word = int(wrong[sure.argmax()])
+                found.append(
+                    {
+                        "index": index,
+                        "word": word,
+                        "label": names[own[word]],
+                        "label_probability": float(probabilities[sure.argmax(), own[word]]),
+                        "prediction": names[guesses[word]],
+                        "probability": float(sure.max()),
+                    }
+                )
+        return sorted(found, key=lambda one: -one["probability"])[:count]
+
+    def support(self, logits: tf.Tensor, of_passages: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError("each word is read in one passage")
+
+    def head_transform(self) -> tuple[float, float]:
+        return 1 / self.decoding.temperature, 0.0
+
+    def serve(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return `logits` and `probabilities` [batch, tokens, tags], and `tag` [batch, tokens]."""
+        import tensorflow as tf
+
+        return {
+            "logits": logits,
+            "probabilities": tf.nn.softmax(logits / self.decoding.temperature),
+            "tag": tf.gather(tf.constant(self.labels.names), tf.argmax(logits, axis=-1)),
+        }
+
+    def serve_words(
+        self, logits: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Return the outputs of exported models of texts, given the spans of their words.
+
+        Args:
+          logits: Logits [batch, words, tags]; NaN after the last word of a text that is read.
+          starts, ends: Spans of all words in characters, [batch, (words)].
+
+        Returns:
+          `word_start`, `word_end` (-1 after the last word), `tag` (empty there) and `probability`,
+          [batch, words]; if the tags have a scheme also `entity_start`, `entity_end`, `entity_type`
+          and `entity_probability`, [batch, entities], filled up in the same way.
+        """
+        import tensorflow as tf
+
+        read = ~tf.math.is_nan(logits[..., 0])
+        width = tf.shape(logits)[1]
+        spans = [
+            tf.where(read, tf.cast(one.to_tensor(-1)[:, :width], tf.int32), -1)
+            for one in (starts, ends)
+        ]
+        probabilities = tf.nn.softmax(logits / self.decoding.temperature)
+        best = tf.where(read, tf.reduce_max(probabilities, axis=-1), 0.0)
+        numbers = tf.where(read, tf.argmax(logits, axis=-1), len(self.labels.names))
+        names = tf.constant([*self.labels.names, ""])
+        outputs = {
+            "word_start": spans[0],
+            "word_end": spans[1],
+            "tag": tf.gather(names, numbers),
+            "probability": best,
+        }
+        return outputs | (self._served_entities(numbers, best, *spans) if self.scheme else {})
+
+    def _served_entities(
+        self, tags: tf.Tensor, probabilities: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        import tensorflow as tf
+
+        # The last number stands for words that are not read, as `O` does.
+        names = [*self.labels.names, OUTSIDE]
+        pairs = tf.pad(tags, [[0, 0], [1, 1]], constant_values=len(names) - 1)
+        pairs = tf.stack([pairs[:, :-1], pairs[:, 1:]], axis=-1)
+        begin, end = (
+            tf.where(tf.gather_nd([[rule(a, b) for b in names] for a in names], pairs))
+            for rule in (begins_at, ends_before)
+        )
+        # The entities of a text begin and end in the same order.
+        first, last = begin, end - [[0, 1]]
+        total = tf.cumsum(tf.pad(probabilities, [[0, 0], [1, 0]]), axis=1)
+        length = tf.cast(end[:, 1] - begin[:, 1], tf.float32)
+        types = tf.constant([split_tag(name)[1] for name in names])
+        values = {
+            "entity_start": (tf.gather_nd(starts, first), -1),
+            "entity_end": (tf.gather_nd(ends, last), -1),
+            "entity_type": (tf.gather(types, tf.gather_nd(tags, first)), ""),
+            "entity_probability": (
+                (tf.gather_nd(total, end) - tf.gather_nd(total, begin)) / length,
+                0.0,
+            ),
+        }
+        rows, count = begin[:, 0], tf.shape(tags, tf.int64)[0]
+        return {
+            name: tf.RaggedTensor.from_value_rowids(value, rows, count, validate=False).to_tensor(
+                fill
+            )
+            for name, (value, fill) in values.items()
+        }
+
+    def _predicted(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the predicted tags [sentences, words], `NO_TAG` for words that are not read."""
+        predicted = np.full(labels.shape, NO_TAG)
+        own = logits[:, : labels.shape[1]]
+        read = ~np.isnan(own[..., 0]) & (labels[:, : own.shape[1]] != NO_TAG)
+        predicted[:, : own.shape[1]][read] = own[read].argmax(axis=-1)
+        return predicted
+
+    def _words(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits [words, tags] and the tags [words] of all words that are read."""
+        own = logits[:, : labels.shape[1]]
+        tags = labels[:, : own.shape[1]]
+        read = (tags != NO_TAG) & ~np.isnan(own[..., 0])
+        return own[read], tags[read]
+
+    def _tags(self, numbers: np.ndarray, labels: np.ndarray) -> Iterator[list[str]]:
+        """Yield the names of the tags of each sentence; `O` for words that are not read."""
+        for own, tags in zip(numbers.tolist(), labels, strict=True):
+            count = int((tags != NO_TAG).sum())
+            yield [OUTSIDE if n == NO_TAG else self.labels.names[n] for n in own[:count]]
+
+    def _entity_counts(
+        self, predicted: np.ndarray, labels: np.ndarray
+    ) -> dict[str, tuple[int, int, int]]:
+        """Return, by type, the numbers of entities: found and right, predicted, and labeled."""
+        assert self.scheme is not None
+        right, guessed, wanted = Counter[str](), Counter[str](), Counter[str]()
+        sentences = self._tags(predicted, labels), self._tags(labels, labels)
+        for own, tags in zip(*sentences, strict=True):
+            ours: set[Entity] = {*entities(own, self.scheme, self.strict)}
+            theirs: set[Entity] = {*entities(tags, self.scheme, self.strict)}
+            right.update(e.type for e in ours & theirs)
+            guessed.update(e.type for e in ours)
+            wanted.update(e.type for e in theirs)
+        kinds = {*guessed, *wanted}
+        return {kind: (right[kind], guessed[kind], wanted[kind]) for kind in kinds}
+
+    def _tag_scores(self, predicted: np.ndarray, labels: np.ndarray) -> list[ClassScores]:
+        known = labels != NO_TAG
+        return class_scores(self.labels.names, labels[known], predicted[known])
+
+    def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean loss of the words that are read, without label smoothing."""
+        plain = dataclasses.replace(self, smoothing=0.0)
+        rows, tags = self._words(logits, labels)
+        losses = plain.losses(rows / np.float32(self.decoding.temperature), tags)
+        return float(np.mean(losses, dtype=np.float64))
+
+    def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+        rows, tags = self._words(logits, labels)
+        return reliability(self._probabilities(rows).max(axis=1), rows.argmax(axis=1) == tags)
+
+    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities [words, tags] float32."""
+        import tensorflow as tf
+
+        return tf.nn.softmax(logits / np.float32(self.decoding.temperature)).numpy()
+
+
+def _scored(name: str, right: int, guessed: int, wanted: int) -> ClassScores:
+    precision, recall = right / guessed if guessed else 0.0, right / wanted if wanted else 0.0
+    f1 = 2 * right / (guessed + wanted) if guessed + wanted else 0.0
+    return ClassScores(name, precision, recall, f1, wanted)
+
+
+def _macro(scores: list[ClassScores]) -> float:
+    return float(np.mean([one.f1 for one in scores])) if scores else 0.0
+
+
+def _summary(counts: dict[str, tuple[int, int, int]]) -> dict[str, float]:
+    """Return the scores of all entities together, and the mean F1 of their types."""
+    right, guessed, wanted = (sum(one[n] for one in counts.values()) for n in range(3))
+    total = _scored("", right, guessed, wanted)
+    return {
+        "entity_precision": total.precision,
+        "entity_recall": total.recall,
+        "entity_f1": total.f1,
+        "macro_entity_f1": _macro([_scored(name, *own) for name, own in counts.items()]),
+    }

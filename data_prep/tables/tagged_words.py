@@ -1,0 +1,304 @@
+"""Readers of sentences whose words have tags: CoNLL files, JSON Lines, and texts with spans.
+
+In a CoNLL file, a line contains a word and its tag, and an empty line ends a sentence. An object of
+JSON Lines contains lists of words and tags, or a text and its entities, as doccano and Label Studio
+export them. Each sentence becomes a row with its words, and one with its tags, separated by spaces.
+
+Sources: conll.uvt.nl for CoNLL-2003; universaldependencies.org/format.html for CoNLL-U;
+doccano.github.io and labelstud.io/guide/export for spans.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.system.progress import Note
+from data_prep.labels.tag_schemes import OUTSIDE
+from data_prep.tables.columns import LABEL, TEXT, ReadOptions
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.other_formats import parquet_records
+from data_prep.tables.rows import Row
+from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
+from data_prep.tables.words import one_word, word_spans
+
+_JSON = frozenset({".json", ".jsonl", ".ndjson"})
+_SAMPLE, _FEW = 1000, 20
+_DOCUMENT = "-DOCSTART-"
+# Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+_WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
+_TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
+
+
+def is_table(path: Path, reading: ReadOptions) -> bool:
+    """Return whether each row of a file contains a sentence and its tags as text."""
+    if is_prepared(path):
+        return True
+    if ending(path) in _JSON or path.is_dir() or is_parquet(path):
+        return False
+    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
+    header = {cell.strip() for cell in re.split("[,;\t|]", first)}
+    wanted = {reading.text_column, reading.label_column or reading.text_column}
+    return wanted <= header or ending(path) == ".csv"
+
+
+def has_sentences(path: Path, reading: ReadOptions) -> bool:
+    """Return whether a file contains sentences as words, not a text in each line."""
+    if ending(path) in TABLE_ENDINGS or is_prepared(path) or is_parquet(path):
+        return True
+    sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
+    widths = Counter(len(line.split()) for line in sample if line.strip())
+    usual = widths.most_common(1)[0][1] if widths else 0
+    return usual > 0.9 * widths.total() and usual < len(sample)
+
+
+def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
+    """Yield the rows of a table whose texts are words, and whose labels tags, between spaces."""
+    single = many = 0
+    for row in rows:
+        words, tags = row.text.split(), None if row.label is None else row.label.split()
+        if tags is not None and len(tags) != len(words):
+            what = f"has {len(words)} words and {len(tags)} tags"
+            raise InputError(what, "write one tag for each word", path=path, row=row.row)
+        single, many = single + (len(words) == 1), many + 1
+        label = None if tags is None else " ".join(tags)
+        yield row._replace(label=label, text=" ".join(words))
+    if many >= _FEW and single > 0.9 * many:
+        what = f"{single:,} of {many:,} rows have only one word"
+        remedy = "save a file with one word a row in CoNLL format, with a line between sentences"
+        raise InputError(what, remedy, path=path)
+
+
+def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
+    """Yield the sentences of a file, with the line or the record where each begins.
+
+    Args:
+      reading: Columns of a CoNLL file are numbers; by default, the first one contains the words and
+        the last one the tags.
+    """
+    if ending(path) in _JSON or is_parquet(path):
+        return _of_records(path, reading)
+    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
+    if first.lstrip()[:1] in ("{", "["):
+        return _of_records(path, reading)
+    return _of_lines(path, reading, note)
+
+
+# --- CoNLL ------------------------------------------------------------------------------
+
+
+def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
+    sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
+    filled = [line.rstrip("\r\n") for line in sample if line.strip()]
+    if not filled:
+        raise InputError("is empty", "add at least one sentence", path=path)
+    tabs = sum("\t" in line for line in filled) > len(filled) // 2
+    if not tabs and sum("," in line for line in filled) > sum(" " in line for line in filled):
+        what = "looks like a table, not like a CoNLL file with a word in each line"
+        raise InputError(what, "separate the columns with tabs or spaces", path=path)
+    counts = Counter(len(_cells(line, tabs)) for line in filled)
+    width = counts.most_common(1)[0][0]
+    word, tag = _column(reading, "text_column", TEXT, 1, width, path), None
+    if reading.label_column is not None and (width > 1 or reading.label_column != LABEL):
+        tag = _column(reading, "label_column", LABEL, width, width, path)
+    if tag == word:
+        what = f"`text_column` and `label_column` are both column {word + 1}"
+        raise ConfigError(what, "choose the column of the tags", path=path)
+    columns = f"words in column {word + 1}" + ("" if tag is None else f", tags in column {tag + 1}")
+    note(f"{path}: {columns}, separated by {'tabs' if tabs else 'spaces'}")
+    numbered = all(
+        _cells(line, tabs)[0].partition("-")[0].partition(".")[0].isdecimal()
+        for line in filled
+        if not line.startswith("#")
+    )
+    start, words, tags = 0, list[str](), list[str]()
+    for row, line in text_lines(path, reading.encoding):
+        cells = _cells(line.rstrip("\r\n"), tabs)
+        if not line.strip():
+            if words:
+                yield _row(start, words, tags if tag is not None else None)
+            words, tags = [], []
+            continue
+        if line.startswith("#") and not words and len(cells) != width:
+            continue  # A comment.
+        if cells[0].startswith(_DOCUMENT) or (numbered and word and _NO_WORD.fullmatch(cells[0])):
+            continue
+        if len(cells) != width:
+            what = f"has {len(cells)} columns, but most lines have {width}"
+            remedy = "give each word its tag, and separate sentences with empty lines"
+            raise InputError(what, remedy, path=path, row=row)
+        start = start if words else row
+        words.append(cells[word])
+        if tag is not None:
+            tags.append(_checked(cells[tag].strip(), path, row))
+    if words:
+        yield _row(start, words, tags if tag is not None else None)
+
+
+def _cells(line: str, tabs: bool) -> list[str]:
+    return line.split("\t") if tabs else line.split()
+
+
+def _column(
+    reading: ReadOptions, option: str, usual: str, default: int, width: int, path: Path
+) -> int:
+    given = getattr(reading, option)
+    if given == usual:
+        return default - 1
+    if not given.isdecimal() or not 1 <= int(given) <= width:
+        what = f"`{reading.shown(option)}` {given} is not one of the columns 1 to {width}"
+        raise ConfigError(what, "count the columns of a CoNLL file from 1", path=path)
+    return int(given) - 1
+
+
+def _row(row: int, words: Sequence[str], tags: Sequence[str] | None) -> Row:
+    label = None if tags is None else " ".join(tags)
+    return Row(row, label, " ".join(map(one_word, words)))
+
+
+def _checked(tag: str, path: Path, row: int) -> str:
+    if not tag or any(character.isspace() for character in tag):
+        what = f"has the tag {tag[:40]!r}" if tag else "has a word without a tag"
+        raise InputError(what, "write one tag without spaces", path=path, row=row)
+    return tag
+
+
+# --- JSON -------------------------------------------------------------------------------
+
+
+def _of_records(path: Path, reading: ReadOptions) -> Iterator[Row]:
+    for row, record in _records(path, reading.encoding):
+        if not isinstance(record, dict):
+            raise InputError("is not a JSON object", "write one per line", path=path, row=row)
+        task = record.get("data")
+        if isinstance(task, dict):  # A task of Label Studio.
+            record = {**task, "entities": _of_label_studio(record, path, row)}
+        labelled = reading.label_column is not None
+        words = _field(record, reading.text_column, TEXT, _WORDS)
+        if isinstance(words, list):
+            yield _of_lists(words, record, reading, path, row)
+            continue
+        text = _field(record, reading.text_column, TEXT, _TEXTS)
+        if not isinstance(text, str):
+            what = "has neither a list `tokens` nor a text"
+            raise InputError(what, "name one with `text_column`", path=path, row=row)
+        spans = _field(record, reading.label_column or "", LABEL, _SPANS) if labelled else []
+        if not isinstance(spans, list):
+            what = "has no list of entities"
+            raise InputError(what, "name one with `label_column`", path=path, row=row)
+        yield _of_spans(text, spans, labelled, path, row)
+
+
+def _records(path: Path, encoding: str | None) -> Iterator[tuple[int, Any]]:
+    if is_parquet(path):
+        yield from enumerate(parquet_records(path), 1)
+        return
+    lines = text_lines(path, encoding)
+    head = next(((row, line) for row, line in lines if line.strip()), None)
+    try:
+        if head and head[1].lstrip().startswith("["):
+            whole = json.loads(head[1] + "".join(line for _, line in lines))
+            yield from enumerate(whole, 1)
+            return
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON ({error})", "export it again", path=path) from None
+    for row, line in text_lines(path, encoding):
+        if line.strip():
+            try:
+                yield row, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                what = f"is not valid JSON ({error})"
+                raise InputError(what, "write an object per line", path=path, row=row) from None
+
+
+def _field(record: dict[str, Any], given: str, usual: str, names: Sequence[str]) -> Any:
+    """Return the value of the column that an option names or, by default, of one of `names`."""
+    if given and given != usual:
+        return record.get(given)
+    return next((record[name] for name in names if name in record), None)
+
+
+def _of_lists(
+    words: list[Any], record: dict[str, Any], reading: ReadOptions, path: Path, row: int
+) -> Row:
+    if not all(isinstance(word, str) for word in words):
+        raise InputError("has a token that is not text", "correct it", path=path, row=row)
+    if reading.label_column is None:
+        return _row(row, words, None)
+    tags = _field(record, reading.label_column, LABEL, _TAGS)
+    if not isinstance(tags, list):
+        raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
+    if len(tags) != len(words):
+        what = f"has {len(words)} tokens and {len(tags)} tags"
+        raise InputError(what, "write one tag for each token", path=path, row=row)
+    named = [_named(tag, reading.tag_names, path, row) for tag in tags]
+    return _row(row, words, named)
+
+
+def _named(tag: Any, names: Sequence[str], path: Path, row: int) -> str:
+    if type(tag) is int and names:
+        if not 0 <= tag < len(names):
+            what = f"the tag {tag} is not one of the numbers 0 to {len(names) - 1}"
+            raise InputError(what, "correct it, or add its name to `tag_names`", path=path, row=row)
+        return names[tag]
+    if type(tag) not in (int, str):
+        raise InputError(f"the tag {tag!r} is not text", "correct it", path=path, row=row)
+    return _checked(str(tag), path, row)
+
+
+def _of_label_studio(record: dict[str, Any], path: Path, row: int) -> list[Any]:
+    annotations = record.get("annotations") or record.get("completions") or []
+    kept = [one for one in annotations if isinstance(one, dict) and not one.get("was_cancelled")]
+    if not kept:
+        remedy = "annotate it, or delete it from the export"
+        raise InputError("has no annotation", remedy, path=path, row=row)
+    results = kept[0].get("result") or []
+    return [one["value"] for one in results if isinstance(one, dict) and "labels" in one["value"]]
+
+
+def _of_spans(text: str, spans: list[Any], labelled: bool, path: Path, row: int) -> Row:
+    found = sorted(_span(one, text, path, row) for one in spans)
+    for (_, end, kind), (start, _, other) in pairwise(found):
+        if start < end:
+            what = f"the entities {kind} and {other} overlap at character {start}"
+            remedy = "keep one of them: a word has one tag"
+            raise InputError(what, remedy, path=path, row=row)
+    words = word_spans(text, {at for start, end, _ in found for at in (start, end)})
+    tags = [OUTSIDE] * len(words)
+    for start, end, kind in found:
+        inside = [n for n, (first, last) in enumerate(words) if start <= first and last <= end]
+        if not inside:
+            what = f"the entity {kind} from {start} to {end} contains no word"
+            raise InputError(what, "correct its start and end", path=path, row=row)
+        for number in inside:
+            tags[number] = f"{'I' if number > inside[0] else 'B'}-{kind}"
+    return _row(row, [text[start:end] for start, end in words], tags if labelled else None)
+
+
+def _span(span: Any, text: str, path: Path, row: int) -> tuple[int, int, str]:
+    """Return the start, the end and the type of an entity."""
+    start = end = kind = said = None
+    if isinstance(span, list) and len(span) == 3:
+        start, end, kind = span
+    elif isinstance(span, dict):
+        start, end = (span.get(f"{name}_offset", span.get(name)) for name in ("start", "end"))
+        kinds = span.get("labels") or [span.get("label", span.get("type"))]
+        kind, said = kinds[0], span.get("text")
+    if type(start) is not int or type(end) is not int or not isinstance(kind, str) or not kind:
+        what = f"the entity {json.dumps(span)[:80]} has no start, end and label"
+        raise InputError(what, "write {start, end, label}", path=path, row=row)
+    if isinstance(said, str) and text[start:end] != said:  # JavaScript counts UTF-16 units.
+        encoded = text.encode("utf-16-le")
+        start, end = (len(encoded[: 2 * at].decode("utf-16-le", "ignore")) for at in (start, end))
+    if not 0 <= start < end <= len(text) or (isinstance(said, str) and text[start:end] != said):
+        what = f"the entity {kind} from {start} to {end} is not inside the text"
+        remedy = f"correct it; the text has {len(text)} characters"
+        raise InputError(what, remedy, path=path, row=row)
+    return start, end, _checked("-".join(kind.split()), path, row)

@@ -1,0 +1,218 @@
+"""Tests of sentences whose words have tags: CoNLL files, JSON Lines, spans, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertaccum.errors import BertAccumError, ConfigError
+from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.progress import ignore_note, silent
+from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags
+from data_prep.preparation import prepare
+from data_prep.tables.columns import ReadOptions
+from data_prep.tables.table import read_rows
+from data_prep.tables.words import SplitText, word_spans
+
+
+def rows(path: Path, content: str | bytes, **options: object) -> list[tuple[str | None, str]]:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    reading = ReadOptions(words=True, **options)
+    return [(row.label, row.text) for row in read_rows(path, reading, ignore_note)]
+
+
+TWO = [("B-PER O", "Ada lives"), ("O", "Yes")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Ada\tB-PER\nlives\tO\n\nYes\tO\n",
+        "Ada B-PER\nlives O\n\n\nYes O",
+        "\n-DOCSTART-\tO\n\nAda\tB-PER\nlives\tO\n\t\nYes\tO\n",
+        "# id = 1\nAda\tNNP\tB-PER\nlives\tVB\tO\n\n# id = 2\nYes\tUH\tO\n",
+        "\ufeffAda\tB-PER\r\nlives\tO\r\n\r\nYes\tO\r\n",
+    ],
+    ids=["tabs", "spaces", "documents, a tab", "comments, three columns", "Windows"],
+)
+def test_conll_files_have_a_word_in_each_line(tmp_path: Path, content: str) -> None:
+    assert rows(tmp_path / "train.conll", content) == TWO
+
+
+def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
+    """A line of CoNLL-U for two words at once, such as `don't`, is no word."""
+    content = (
+        "# text = don't go\n1-2\tdon't\t_\t_\n1\tdo\tdo\tAUX\n2\tn't\tnot\tPART\n3\tgo\tgo\tVERB\n"
+    )
+    found = rows(tmp_path / "a.conllu", content, text_column="2", label_column="4")
+    assert found == [("AUX PART VERB", "do n't go")]
+
+
+TEXT = {"text": "Ada lives"}
+RECORDS = {
+    "lists": {"tokens": ["Ada", "lives"], "ner_tags": ["B-PER", "O"]},
+    "numbers": {"tokens": ["Ada", "lives"], "ner_tags": [1, 0]},
+    "doccano": {
+        "text": "Ada lives",
+        "entities": [{"start_offset": 0, "end_offset": 3, "label": "PER"}],
+    },
+    "old doccano": TEXT | {"label": [[0, 3, "PER"]]},
+    "Label Studio, few fields": {
+        "text": "Ada lives",
+        "label": [{"start": 0, "end": 3, "labels": ["PER"]}],
+    },
+    "Label Studio": {
+        "data": {"text": "Ada lives"},
+        "annotations": [{"result": [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_records_have_lists_or_spans(tmp_path: Path, record: dict[str, object]) -> None:
+    names = ("O", "B-PER")
+    lines = rows(tmp_path / "a.jsonl", json.dumps(record) + "\n", tag_names=names)
+    array = rows(tmp_path / "a.json", json.dumps([record], indent=1), tag_names=names)
+    assert lines == array == TWO[:1]
+
+
+def test_spans_cut_words_and_count_characters_in_either_way(tmp_path: Path) -> None:
+    """Python counts the emoji once, JavaScript twice."""
+    text = "😀 (New York)ers"
+    for start, end in ((3, 11), (4, 12)):
+        span = {"start": start, "end": end, "labels": ["LOC"], "text": "New York"}
+        [found] = rows(tmp_path / "a.jsonl", json.dumps({"text": text, "label": [span]}))
+        assert found == ("O O B-LOC I-LOC O O", "😀 ( New York ) ers")
+
+
+def test_odd_words_stay_words(tmp_path: Path) -> None:
+    """Inside of a word, a space does not separate; a word that cannot be seen becomes [UNK]."""
+    content = f"a b\tO\n\u200b\tO\n😀\tB-X\n{'x' * 300}\tO\n\x07\tO\n"
+    [(label, text)] = rows(tmp_path / "a.conll", content)
+    assert label == "O O B-X O O"
+    assert text == f"a\u00a0b \ufffd 😀 {'x' * 300} \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "row", "message"),
+    [
+        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 columns, but most lines have 2"),
+        ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
+        ("a.conll", "", None, "is empty"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tags"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [7]}', 1, "the tag 7 is not one of"),
+        ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', 1, "a token that is not text"),
+        ("a.jsonl", '{"text": "ab", "entities": [[1, 5, "X"]]}', 1, "is not inside the text"),
+        ("a.jsonl", '{"text": "a b", "entities": [[1, 2, "X"]]}', 1, "contains no word"),
+        ("a.jsonl", '{"text": "abc", "entities": [[0, 2, "X"], [1, 3, "Y"]]}', 1, "overlap"),
+        ("a.jsonl", '{"text": "abc", "entities": [{"start": 0}]}', 1, "no start, end and label"),
+        ("a.jsonl", '{"text": "abc"', 1, "is not valid JSON"),
+        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tags"),
+        ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
+    ],
+)
+def test_bad_input_names_the_row(
+    tmp_path: Path, name: str, content: str, row: int | None, message: str
+) -> None:
+    columns = {"text_column": "Word", "label_column": "Tag"} if "Word" in content else {}
+    with pytest.raises(BertAccumError, match=message) as error:
+        rows(tmp_path / name, content, tag_names=("O", "X"), **columns)
+    assert error.value.row == row and str(error.value.path).endswith(name)
+
+
+def test_columns_of_conll_files_are_numbers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not one of the columns 1 to 2"):
+        rows(tmp_path / "a.conll", "a\tO\n", label_column="tag")
+
+
+def prepared(folder: Path, train: str, **others: str) -> dict[str, object]:
+    source = folder / "source"
+    source.mkdir()
+    for name, content in {"train": train, **others}.items():
+        (source / f"{name}.conll").write_text(content)
+    config = PrepareConfig(
+        source="csv", task="token-classification", train_file=str(source), out=str(folder / "data")
+    )
+    return prepare(config, silent, list).manifest
+
+
+TRAIN = "".join(f"Ada{n}\tB-PER\nLee\tI-PER\nin\tO\nRome\tB-LOC\n\n" for n in range(9))
+
+
+def test_a_folder_contains_the_splits(tmp_path: Path) -> None:
+    manifest = prepared(tmp_path, TRAIN, valid="x\tB-PER\ny\tI-PER\n", testb="z\tO\n")
+    assert manifest["labels"] == ["O", "B-LOC", "B-PER", "I-PER"]
+    assert {name: of["words"] for name, of in manifest["counts"].items()} == {
+        "train": 36,
+        "dev": 2,
+        "test": 1,
+    }
+
+
+def test_tags_that_the_scheme_forbids_are_counted_and_kept(tmp_path: Path) -> None:
+    manifest = prepared(tmp_path, TRAIN + "b\tO\na\tI-PER\n", dev="a\tI-PER\nb\tB-LOC\n")
+    counts = manifest["counts"]
+    assert manifest["label_format"] == {"separator": " ", "scheme": "BIO"}
+    assert [counts[split]["forbidden_tags"] for split in ("train", "dev")] == [1, 1]
+    assert counts["train"]["entities"] == {"LOC": 9, "PER": 10}
+    assert (tmp_path / "data/dev.tsv").read_text() == "label\ttext\n3 1\ta b\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "others", "message"),
+    [
+        ("a\tO\nb\tO\n", {}, "every word has the tag 'O'"),
+        (TRAIN, {"dev": "a\tO\n\nb\tB-X\n"}, "the tag 'B-X' does not occur in the training rows"),
+    ],
+)
+def test_unusable_tags_write_nothing(
+    tmp_path: Path, train: str, others: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BertAccumError, match=message):
+        prepared(tmp_path, train, **others)
+    assert not (tmp_path / "data").exists()
+
+
+# The results of seqeval 1.2.2, with and without its strict mode.
+SEQUENCES = [
+    ("BIO", "B-X I-X O I-X B-Y", "X02 X34 Y45", "X02 Y45"),
+    ("BIO", "B-X I-Y I-X", "X01 Y12 X23", "X01"),
+    ("BIO", "B-X B-X I-X", "X01 X13", "X01 X13"),
+    ("IOB1", "I-X I-X B-X O I-Y", "X02 X23 Y45", "X02 X23 Y45"),
+    ("IOB1", "O B-X I-X", "X13", "X23"),
+    ("BIOES", "B-X I-X E-X S-Y O B-X", "X03 Y34 X56", "X03 Y34"),
+    ("BIOES", "I-X E-X E-X S-X S-X", "X02 X23 X34 X45", "X34 X45"),
+    ("BILOU", "B-X I-X L-X U-Y O B-X", "X03 Y34 X56", "X03 Y34"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "tags", "lenient", "strict"), SEQUENCES)
+def test_entities_are_those_of_seqeval(scheme: str, tags: str, lenient: str, strict: str) -> None:
+    for expected, is_strict in ((lenient, False), (strict, True)):
+        found = entities(tags.split(), scheme, is_strict)
+        assert " ".join(f"{kind}{start}{end}" for kind, start, end in found) == expected
+
+
+def test_scheme_is_the_one_that_forbids_least() -> None:
+    for scheme, sentences, forbidden in (
+        ("BIO", ["B-X I-X O", "I-Y O B-X"], 1),
+        ("IOB1", ["I-X I-X B-X", "I-Y O B-Y"], 1),
+        ("BIOES", ["B-X E-X S-Y", "B-X O", "I-X E-X"], 2),
+        ("BILOU", ["B-X L-X U-Y O"], 0),
+        (None, ["NN VB -LRB-", "X"], None),
+    ):
+        sequences = [sentence.split() for sentence in sentences]
+        assert find_scheme(sequences) == scheme
+        if scheme:
+            assert sum(forbidden_tags(tags, scheme) for tags in sequences) == forbidden
+
+
+def test_words_of_running_text() -> None:
+    def words(text: str) -> list[str]:
+        return [text[start:end] for start, end in word_spans(text)]
+
+    assert words('"(U.S.-based)," he said…') == [*'"(', "U.S.-based", *'),"', "he", "said", "…"]
+    assert words("中文ab $5 \u00a0x") == ["中", "文", "ab", "$", "5", "x"]
+    assert words(SplitText("a.b ( ...")) == ["a.b", "(", "..."]
