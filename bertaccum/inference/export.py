@@ -13,7 +13,7 @@ from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.bert.word_splitting import split_words
+from bertaccum.data.word_splitting import split_words
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult

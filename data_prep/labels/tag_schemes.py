@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from data_prep.tables.words import OUTSIDE
+
 BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
-OUTSIDE = "O"
 _PREFIXES = {BIO: "BI", IOB1: "BI", BIOES: "BIES", BILOU: "BILU"}
 # Letters of other schemes that mean E and S.
 _AS_BIOES = {"L": "E", "U": "S"}

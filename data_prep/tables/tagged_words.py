@@ -20,13 +20,12 @@ from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.progress import Note
-from data_prep.labels.tag_schemes import OUTSIDE
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
-from data_prep.tables.words import one_word, word_spans
+from data_prep.tables.words import OUTSIDE, one_word, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
 _SAMPLE, _FEW = 1000, 20

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from itertools import pairwise
 
+# The tag of words outside of entities.
+OUTSIDE = "O"
 # As in BERT's tokenizer: ASCII symbols are punctuation, and an ideograph is a word by itself.
 _SYMBOLS = frozenset("$+<=>^`|~")
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f"

@@ -16,8 +16,8 @@ from bertaccum.bert.packed_tokens import MAX_TAGS, TAG, split_passages, tags_of,
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.bert.word_splitting import split_words
 from bertaccum.data.tokenizing import with_tags
+from bertaccum.data.word_splitting import split_words
 from data_prep.tables.words import SplitText, word_spans
 
 WORDS = [*SPECIAL_TOKENS, "a", "##b", "##c", "d", ".", "##e"]
