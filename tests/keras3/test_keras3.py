@@ -108,13 +108,12 @@ def fitted(
     batch: int,
     on_partial: str = "apply",
     loss: Any = LOSS,
-    compiling: dict[str, Any] | None = None,
     **fit: Any,
 ) -> keras.Model:
     """Train a model for three epochs; with `steps` 0, without accumulation."""
     if steps:
         accumulate_gradients(model, steps, on_partial)
-    model.compile(optimizer, loss, weighted_metrics=[], **compiling or {})
+    model.compile(optimizer, loss, weighted_metrics=[])
     named = dict(zip(("x", "y", "sample_weight"), data, strict=False))
     model.fit(**named, batch_size=batch, **{"epochs": 3, "shuffle": False, "verbose": 0} | fit)
     return model
@@ -138,8 +137,7 @@ def test_every_optimizer_equals_the_large_batch(name: str) -> None:
     def train(steps: int, batch: int) -> keras.Model:
         optimizer = getattr(keras.optimizers, name)(schedule(), **options)
         # An epoch of 60 examples ends with a partial window, in micro-batches of 11, 11 and 5.
-        data, compiling = dense_data(60), {"jit_compile": "auto"}
-        return fitted(dense_model(), data, optimizer, steps, batch, compiling=compiling)
+        return fitted(dense_model(), dense_data(60), optimizer, steps, batch)
 
     assert_same(train(3, 11), train(0, 33))
 
@@ -152,7 +150,7 @@ def test_weights_count_unmasked_positions() -> None:
             [
                 keras.Input((6, 4)),
                 layers.Masking(),
-                layers.SimpleRNN(5, return_sequences=True),
+                layers.GRU(5, return_sequences=True),
                 layers.Dense(3),
             ]
         )
