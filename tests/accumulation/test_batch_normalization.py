@@ -22,6 +22,7 @@ from bertaccum.accumulation import (
     replace_batch_normalization,
 )
 
+pytestmark = pytest.mark.usefixtures("built_optimizers")
 layers = tf_keras.layers
 CHANNELS, MOMENTUM = 3, 0.9
 SIZES = (2, 1, 6)  # Sizes of a window's micro-batches.

@@ -21,6 +21,7 @@ from forked import Forked
 from bertaccum import AccumulatingOptimizer
 from bertaccum.accumulation import AdaptiveClip, ClipByGlobalNorm, accumulate_gradients
 
+pytestmark = pytest.mark.usefixtures("built_optimizers")
 UPDATES = fitting.EPOCHS * fitting.EXAMPLES // fitting.WINDOW
 
 
@@ -240,23 +241,19 @@ def test_variables_of_another_model_raise() -> None:
         other.train_on_batch(*fitting.data())
 
 
-def test_failing_step_at_the_end_of_a_dataset_does_not_count() -> None:
+def test_failing_step_at_the_end_of_a_dataset_does_not_count(large_batch: np.ndarray) -> None:
     """With a dataset of unknown length, the step after the last batch of each epoch fails.
 
     In a graph, operations that do not depend on the data run even if the step fails. The
     optimizers of tf_keras therefore count one update too many.
     """
-    features, targets = fitting.data()
-    data = tf.data.Dataset.from_tensor_slices((features, targets)).batch(4)
+    data = tf.data.Dataset.from_tensor_slices(fitting.data()).batch(4)
     network = fitting.model()
     network.compile(AccumulatingOptimizer(fitting.adamw(), 4), "mse")
-    network.fit(data.filter(lambda *_: True), epochs=3, verbose=0)
-    expected = fitting.model()
-    expected.compile(fitting.adamw(), "mse")
-    expected.fit(features, targets, batch_size=16, shuffle=False, epochs=3, verbose=0)
-    for mine, theirs in zip(network.variables, expected.variables, strict=True):
-        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
-    assert int(network.optimizer.iterations.numpy()) == 12
+    network.fit(data.filter(lambda *_: True), epochs=fitting.EPOCHS, verbose=0)
+    weights = np.concatenate([w.ravel() for w in network.get_weights()])
+    np.testing.assert_allclose(weights, large_batch, rtol=0, atol=1e-6)
+    assert int(network.optimizer.iterations.numpy()) == UPDATES
     assert int(network.optimizer.window.step.numpy()) == 0
 
 
@@ -269,8 +266,8 @@ def test_accumulation_steps_can_be_a_function() -> None:
         return tf.gather([1, 1, 2, 2, 4, 4, 4], update)
 
     accumulated, expected = fitting.model(), fitting.model()
-    accumulated.compile(AccumulatingOptimizer(fitting.adamw(), steps), "mse")
-    expected.compile(fitting.adamw(), "mse")
+    accumulated.compile(AccumulatingOptimizer("sgd", steps), "mse")
+    expected.compile("sgd", "mse")
     start = 0
     for size in sizes:
         rows = slice(start, start + size)
@@ -297,10 +294,11 @@ def test_accumulation_steps_can_be_a_variable() -> None:
     assert seen == [0, -2, -2, -2, -4, -4]
 
 
-def test_windows_of_one_micro_step_need_no_accumulators() -> None:
-    expected, _ = fitting.fit(fitting.adamw, 16)
-    weights, network = fitting.fit(lambda: AccumulatingOptimizer(fitting.adamw(), np.int64(1)), 16)
-    np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-6)
+def test_windows_of_one_micro_step_need_no_accumulators(large_batch: np.ndarray) -> None:
+    weights, network = fitting.fit(
+        lambda: AccumulatingOptimizer(fitting.adamw(), np.int64(1)), fitting.WINDOW
+    )
+    np.testing.assert_allclose(weights, large_batch, rtol=0, atol=1e-6)
     assert network.optimizer.window.sums is None
 
 
@@ -314,7 +312,7 @@ def test_micro_step_without_examples_has_no_weight(dtype: str) -> None:
     assert float(variable) == -2.0
 
 
-def test_flush_applies_a_partial_window(large_batch: np.ndarray) -> None:
+def test_flush_applies_a_partial_window() -> None:
     """The mean of three of four micro-batches is divided by three, not by four."""
     features, targets = fitting.data()
     accumulated, expected = fitting.model(), fitting.model()
@@ -330,29 +328,26 @@ def test_flush_applies_a_partial_window(large_batch: np.ndarray) -> None:
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
 
 
-# The last micro-step, which ends the window, and earlier ones.
-@pytest.mark.parametrize(
-    ("scale", "bad"), [("inner", {3}), ("outer", {3}), ("inner", {1}), ("outer", {0, 2})], ids=str
-)
-def test_overflow_skips_the_window_as_with_the_large_batch(scale: str, bad: set[int]) -> None:
+@pytest.mark.parametrize("scale", ["inner", "outer"])
+def test_overflow_skips_the_window_as_with_the_large_batch(scale: str) -> None:
+    """The overflow is in the last micro-step, which ends the window, or in earlier ones."""
     features, targets = fitting.data()
-    spoiled = targets[:16].copy()
-    for micro in bad:
-        spoiled[micro * 4] = np.inf
+    late, early = targets[:16].copy(), targets[:16].copy()
+    late[12] = early[0] = early[8] = np.inf
     accumulated, expected = fitting.model(), fitting.model()
     accumulated.compile(fitting.accumulating(scale, 4), "mse")
     expected.compile(fitting.LossScale(fitting.adamw()), "mse")
-    for window in (targets[:16], spoiled, targets[16:32]):
+    for window in (targets[:16], late, targets[16:32], early, targets[32:48]):
         expected.train_on_batch(features[:16], window)
         for start in range(0, 16, 4):
             rows = slice(start, start + 4)
             accumulated.train_on_batch(features[rows], window[rows])
     for mine, theirs in zip(accumulated.variables, expected.variables, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=0, atol=1e-6)
-    assert int(accumulated.optimizer.iterations.numpy()) == 3
+    assert int(accumulated.optimizer.iterations.numpy()) == 5
     inner = getattr(accumulated.optimizer, "inner_optimizer", None)
     counting = accumulated.optimizer if scale == "inner" else inner
-    assert int(counting.skipped_windows.numpy()) == 1
+    assert int(counting.skipped_windows.numpy()) == 2
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -431,16 +426,12 @@ def test_float16_overflows_only_if_the_large_batch_does(scale: str | None) -> No
     assert network.get_weights()[0] == 0.25
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_accumulators_have_the_given_dtype_and_precision(
-    large_batch: np.ndarray, dtype: str
-) -> None:
+def test_accumulators_have_the_given_dtype(large_batch: np.ndarray) -> None:
     weights, network = fitting.fit(
-        lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype=dtype), 4
+        lambda: AccumulatingOptimizer(fitting.adamw(), 4, accumulator_dtype="bfloat16"), 4
     )
-    error = np.abs(weights - large_batch).max()
-    assert error < (3e-2 if dtype == "bfloat16" else 1e-6)
-    assert {total.dtype.name for total in network.optimizer.window.sums.totals} == {dtype}
+    assert 1e-6 < np.abs(weights - large_batch).max() < 3e-2
+    assert {total.dtype.name for total in network.optimizer.window.sums.totals} == {"bfloat16"}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -467,10 +458,7 @@ def test_nonfinite_gradients_are_skipped_raised_or_propagated() -> None:
 
 
 # Files in HDF5, and other optimizers, are in test_saving.py.
-@pytest.mark.parametrize(("how", "scale"), [("keras", "inner"), ("checkpoint", "inner")])
-def test_resume_from_a_partial_window_gives_identical_weights(
-    tmp_path: Path, how: str, scale: str
-) -> None:
+def test_resume_from_a_partial_window_gives_identical_weights(tmp_path: Path) -> None:
     features, targets = fitting.data()
 
     def run(network: tf_keras.Model, micro_steps: range) -> None:
@@ -480,23 +468,23 @@ def test_resume_from_a_partial_window_gives_identical_weights(
 
     def fresh() -> tf_keras.Model:
         network = fitting.model()
-        network.compile(fitting.accumulating(scale, 4), "mse")
+        network.compile(fitting.accumulating("inner", 4), "mse")
         return network
 
-    whole, stopped = fresh(), fresh()
-    run(whole, range(12))
-    run(stopped, range(6))
-    if how == "checkpoint":
-        path = tf.train.Checkpoint(model=stopped, optimizer=stopped.optimizer).save(f"{tmp_path}/c")
-        again = fresh()
-        tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
-    else:
-        stopped.save(tmp_path / f"model.{how}")
-        again = tf_keras.models.load_model(tmp_path / f"model.{how}")
-        assert type(again.optimizer) is type(stopped.optimizer)
-    run(again, range(6, 12))
-    for mine, theirs in zip(again.variables, whole.variables, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    def checkpoint(network: tf_keras.Model) -> tf.train.Checkpoint:
+        return tf.train.Checkpoint(model=network, optimizer=network.optimizer)
+
+    whole, restored = fresh(), fresh()
+    run(whole, range(6))
+    checkpoint(restored).restore(checkpoint(whole).save(f"{tmp_path}/c"))
+    whole.save(tmp_path / "model.keras")
+    loaded = tf_keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is type(whole.optimizer)
+    for network in (whole, restored, loaded):
+        run(network, range(6, 12))
+    for again in (restored, loaded):
+        for mine, theirs in zip(again.variables, whole.variables, strict=True):
+            np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
 
 @pytest.mark.parametrize(("how", "scale"), [("weights", "none"), ("savedmodel", "inner")])

@@ -18,6 +18,7 @@ from forked import output
 from bertaccum import AccumulatingOptimizer
 from bertaccum.accumulation import accumulate_gradients
 
+pytestmark = pytest.mark.usefixtures("built_optimizers")
 layers = tf_keras.layers
 WORDS, LENGTH = 6, 5
 IGNORED = -1
@@ -146,7 +147,7 @@ def test_logs_start_again_when_the_metrics_are_reset() -> None:
 @pytest.mark.parametrize("on_partial", ["apply", "drop"])
 def test_logs_of_a_partial_window_equal_those_of_a_large_batch(on_partial: str) -> None:
     # Three examples per micro-batch: windows of 6 and 2.
-    whole = fitted(language_model, TOKENS, LABELS, IGNORING, None)
+    whole = language_model()
     model = accumulate_gradients(language_model(), 2, on_partial)
     model.set_weights(whole.get_weights())
     model.compile(tf_keras.optimizers.SGD(0.0), IGNORING)

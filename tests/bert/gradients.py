@@ -14,7 +14,7 @@ def output_and_gradients(
 ) -> list[np.ndarray]:
     """Return the output of `call`, and the gradients of inputs and weights, in float64."""
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             tape.watch(x)

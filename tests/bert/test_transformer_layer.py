@@ -47,6 +47,7 @@ def plain_gelu(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.gelu(x, approximate=True)
 
 
+@tf.autograph.experimental.do_not_convert
 def build_theirs(first_token_only: bool = False) -> networks.BertEncoder:
     """Return the encoder of tf-models, without any of our layers."""
     return networks.BertEncoder(
@@ -79,7 +80,7 @@ def scattered(model: tf_keras.Model) -> tf_keras.Model:
 
 
 def outputs_and_gradients(encoder: tf_keras.Model, training: bool) -> list[np.ndarray]:
-    @tf.function
+    @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             found = encoder(INPUTS, training=training)
@@ -208,7 +209,7 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
     layer([x, mask], training=False)
     layer.set_weights(weights or layer.get_weights())
 
-    @tf.function
+    @tf.function(autograph=False)
     def run() -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -276,7 +277,11 @@ def test_set_recompute_affects_functions_traced_afterwards() -> None:
                 loss = tf.reduce_sum(encoder(inputs)["pooled_output"])
             return tape.gradient(loss, encoder.trainable_variables)
 
-        graph = tf.function(run).get_concrete_function(tf.TensorSpec([2, 4], tf.int32)).graph
+        graph = (
+            tf.function(run, autograph=False)
+            .get_concrete_function(tf.TensorSpec([2, 4], tf.int32))
+            .graph
+        )
         return sum(op.type == "Softmax" for op in graph.get_operations()) > 2
 
     for wanted in (False, True, False):

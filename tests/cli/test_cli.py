@@ -78,7 +78,7 @@ def test_advice_after_training_follows_the_options_for_messages(run, data: Path)
 def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batch(
     run, data: Path
 ) -> None:
-    options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--learning-rate", 1e-9]
+    options = ["train", "--data", data, *SMALL, "--target-batch", 8, "--learning-rate", 1e-9]
     options += ["--epochs", 10, "--eval-every", 100, "--json"]
     trained = run(*options, "--max-updates", 24, "--out", "runs/r")
     assert re.search("; try the learning rate that --find-lr suggests", trained.err)

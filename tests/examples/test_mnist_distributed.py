@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from figure_checks import check_texts, pixels
 
 Results = dict[int, dict[str, np.ndarray]]
-EXAMPLES = 800
+EXAMPLES = 400
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -54,7 +54,7 @@ def test_two_accumulating_workers_make_the_same_updates_as_one_batch(
     arguments = ["--data", str(folder), "--epochs", "2", "--examples", str(EXAMPLES)]
     results = {n: module.start(n, tmp_path / str(n), arguments) for n in (1, 4)}
     one, four = results.values()
-    assert len(one["losses"]) == len(four["losses"]) == 8
+    assert len(one["losses"]) == len(four["losses"]) == 4
     assert np.abs(one["weights"][-1] - one["weights"][0]).max() > 1e-4
     assert module.differences(results)[4].max() <= 1e-6
     np.testing.assert_allclose(four["losses"], one["losses"], rtol=1e-6)
@@ -82,7 +82,7 @@ def second_loss(folder: Path, weights: np.ndarray) -> float:
 def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
     figure = tmp_path / "new" / "mnist.png"
     done = run(
-        "--data", shared / "data/mnist", "--examples", 2000, "--epochs", 1, "--figure", figure
+        "--data", shared / "data/mnist", "--examples", 600, "--epochs", 1, "--figure", figure
     )
     assert done.exit_code == 0, done.output
     rows = done.stdout.splitlines()[1:5]

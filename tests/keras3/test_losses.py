@@ -53,7 +53,7 @@ def trained(
     loss: Any,
     y: Any,
     make: Callable[[], keras.Model] = model,
-    epochs: int = 2,
+    epochs: int = 1,
     accumulating: dict[str, Any] | None = None,
     **compiling: Any,
 ) -> keras.Model:
@@ -247,7 +247,7 @@ def test_annealed_loss(make: Callable[[], Any]) -> None:
         # A compiled step contains attributes, but reads variables (on JAX, it contains both).
         made.compile(keras.optimizers.SGD(0.5), loss, run_eagerly=isinstance(loss, Own))
         callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_, one=loss: anneal(one))
-        options: dict[str, Any] = {"epochs": 3, "shuffle": False, "verbose": 0}
+        options: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
         made.fit(X, SOFT, batch_size=12 // max(steps, 1), callbacks=[callback], **options)
         found.append(made)
         assert "call" not in vars(loss)

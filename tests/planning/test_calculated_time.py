@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,10 +86,10 @@ def counting(found: dict[str, int]) -> Iterator[None]:
         op_callbacks.remove_op_callback(count)
 
 
-def moved_in_update(steps: int, precision: str, recompute: str) -> int:
-    config = TrainConfig(recompute=recompute, precision=precision)
+@functools.cache
+def measured(precision: str) -> MeasuredModel:
     job = {
-        "config": dataclasses.asdict(config),
+        "config": dataclasses.asdict(TrainConfig(precision=precision)),
         "encoder": dataclasses.asdict(NARROW),
         "labels": dataclasses.asdict(CLASSIFICATION.labels),
         "tsvs": [],
@@ -96,7 +97,11 @@ def moved_in_update(steps: int, precision: str, recompute: str) -> int:
         "accumulation_steps": 2,
         "devices": 1,
     }
-    model, found = MeasuredModel(job, lambda *_: None), {}
+    return MeasuredModel(job, lambda *_: None)
+
+
+def moved_in_update(steps: int, precision: str, recompute: str) -> int:
+    model, found = measured(precision), {}
     request = update(steps, ROWS, LENGTH, recompute=recompute)
     window = model._window(request.micro_batches)
     run = model._update(recompute, True, False)

@@ -19,9 +19,7 @@ from simulated import Simulated
 from small import Notes, flip_a_bit
 
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.cards import CARDS
 from bertaccum.options.commands import PlanConfig
@@ -33,7 +31,6 @@ from bertaccum.planning.plan import Saving, make_plan
 from bertaccum.planning.plan_result import Candidate, PlanResult
 from bertaccum.planning.planner import learned_limits, plan_for_options, remember_out_of_memory
 from bertaccum.system.progress import silent
-from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import step_measurement
 
@@ -429,32 +426,25 @@ def test_full_disk_or_quota_is_not_lack_of_memory(
         step_measurement.write_scratch_state(None, None)  # type: ignore[arg-type]
 
 
-def test_error_of_the_measurement_process_is_raised(tmp_path: Path) -> None:
-    train = tmp_path / "train.tsv"
-    train.write_text("label\ttext\n0\tgood\n7\tbad\n")
-    words = [*SPECIAL_TOKENS, "good", "bad"]
-    with MeasurementProcess(silent, {}) as worker, pytest.raises(BertAccumError) as error:
-        worker.build(job(tsvs=[str(train)], vocabulary={"entries": words}))
-    assert "row 3: label '7' is unknown" in str(error.value)
-    assert error.value.exit_code == 2
-
-
-def test_note_of_the_measurement_process_reaches_the_user(
+def test_notes_and_the_error_of_the_measurement_process_reach_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
-    train = tmp_path / "train.tsv"
+    train, dev = (tmp_path / f"{name}.tsv" for name in ("train", "dev"))
     train.write_text("label\ttext\n0\tgood\n1\tbad\n")
+    dev.write_text("label\ttext\n0\tgood\n7\tbad\n")
     vocabulary = Vocabulary([*SPECIAL_TOKENS, "good", "bad"])
-    task = make_task(Labels.numbered(2))
-    open_store(train, task, Tokenization(vocabulary, 64), silent)
+    entries = dataclasses.asdict(vocabulary)
+    here = job(tsvs=[str(train)], vocabulary=entries, limit_bytes=None)
+    assert step_measurement.MeasuredModel(here, silent).largest == (1, 3)
     (store,) = (tmp_path / "cache" / "tokens").iterdir()
     flip_a_bit(store / "token_ids.int32")
     progress = Notes()
-    with MeasurementProcess(progress, {}) as worker:
-        built = worker.build(job(tsvs=[str(train)], vocabulary=dataclasses.asdict(vocabulary)))
-    assert built is not None and built["largest"] == [1, 3]
+    with MeasurementProcess(progress, {}) as worker, pytest.raises(BertAccumError) as error:
+        worker.build(job(tsvs=[str(train), str(dev)], vocabulary=entries))
     assert progress.lines == [f"{store} does not match its recorded digest, so it is not used"]
+    assert "row 3: label '7' is unknown" in str(error.value)
+    assert error.value.exit_code == 2
 
 
 def test_stderr_of_a_failed_measurement_process_is_shown(

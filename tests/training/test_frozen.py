@@ -22,7 +22,7 @@ from bertaccum.tasks import forward
 from bertaccum.training.recipe import build_model, make_optimizer, make_schedule
 from bertaccum.training.step import make_update
 
-UPDATES = 3
+UPDATES = 2
 HEAD = r"cls_transform|sentence_prediction"
 TRAINED = {
     (None, "embeddings"): rf"transformer/|{HEAD}",

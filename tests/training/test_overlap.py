@@ -37,15 +37,28 @@ SECONDS = 60
 Make = Callable[..., TrainConfig]
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Make:
-    """Return a function that configures six updates, by default without pauses between them."""
-    folder = tmp_path / "reviews"
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the options of six updates, by default without pauses between them."""
+    folder = tmp_path_factory.mktemp("data") / "reviews"
     encoder = write_small_task(folder, train=8 * UPDATES, dev=10)
     values = {"data": str(folder), "bert_config": str(encoder), "init_checkpoint": "none"}
     values |= {"max_seq_length": 16, "target_batch": 8, "micro_batch": 3, "cut": "count"}
-    values |= {"epochs": 1.0, "save_every": "100", "learning_rate": 1e-2}
+    return values | {"epochs": 1.0, "save_every": "100", "learning_rate": 1e-2}
+
+
+@pytest.fixture
+def config(values: dict[str, Any], tmp_path: Path) -> Make:
+    """Return a function that configures a run in the test's own folder."""
     return lambda name, **options: TrainConfig(**(values | {"out": str(tmp_path / name)} | options))
+
+
+@pytest.fixture(scope="module")
+def whole(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the result of a run whose updates were never discarded."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    list(train(TrainConfig(**values, out=str(out)), silent))
+    return result(out)
 
 
 @pytest.fixture
@@ -180,7 +193,6 @@ def test_checkpoint_due_by_time_follows_the_update_in_progress(
 
 
 def test_out_of_memory_in_an_update_that_started_early(config: Make) -> None:
-    list(train(config("whole"), silent))
     events = under(Failing({MICRO_STEPS + 2}, training=True), train(config("cut"), silent))
     kinds = [(type(e), e.update) for e in events if isinstance(e, Updated | OutOfMemory)]
     assert kinds[:4] == [(Updated, 1), (OutOfMemory, 2), (Updated, 2), (Updated, 3)]
@@ -206,9 +218,8 @@ def releasing(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_closing_the_events_discards_the_update_in_progress(
-    config: Make, monkeypatch: pytest.MonkeyPatch
+    config: Make, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    list(train(config("whole"), silent))
     passes = Passes(MICRO_STEPS + 1)
     releasing(passes, monkeypatch)
     closed = config("closed")
@@ -222,7 +233,7 @@ def test_closing_the_events_discards_the_update_in_progress(
     assert passes.released.is_set() and not passes.outlived
     assert (passes.count, left()) == (MICRO_STEPS + 1, [])
     list(resume(Path(str(closed.out)), {}, silent))
-    assert result(closed.out) == result(config("whole").out)
+    assert result(closed.out) == whole
 
 
 def test_error_of_a_callback_leaves_no_thread(
@@ -244,9 +255,11 @@ def test_error_of_a_callback_leaves_no_thread(
 
 
 def test_signal_discards_an_update_that_started_early(
-    config: Make, monkeypatch: pytest.MonkeyPatch, threads: list[UpdateThread]
+    config: Make,
+    whole: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    threads: list[UpdateThread],
 ) -> None:
-    list(train(config("whole"), silent))
     passes, stopping = Passes(MICRO_STEPS + 1), Stopping()
     releasing(passes, monkeypatch)
     stopped, found = config("stopped"), watched(monkeypatch, threads)
@@ -260,7 +273,7 @@ def test_signal_discards_an_update_that_started_early(
     assert event == Stopped(1, signal.SIGTERM, Path(str(stopped.out)))
     assert (passes.count, found) == (MICRO_STEPS + 1, [("save", False)])
     list(resume(Path(str(stopped.out)), {}, silent))
-    assert result(stopped.out) == result(config("whole").out)
+    assert result(stopped.out) == whole
 
 
 def test_seconds_are_those_of_all_attempts_but_not_between_them(

@@ -43,7 +43,7 @@ from bertaccum.training.step import make_update
 from bertaccum.training.train import resume, train
 
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
-UPDATES = 10
+UPDATES = 6
 KERAS = tf_keras.losses
 
 
@@ -185,7 +185,7 @@ def flat(model: tf_keras.Model) -> np.ndarray:
 
 
 def windows_of(store: TokenStore) -> list[np.ndarray]:
-    """Return the rows of each window; the fourth window and the eighth have only four rows."""
+    """Return the rows of each window; the fourth window has only four rows."""
     numbers = range(UPDATES)
     return [window_rows(n, len(store), CONFIG.target_batch, CONFIG.seed)[1] for n in numbers]
 
