@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class DataSet:
       task: Value of `--task`.
       dev_fraction: Fraction of the rows for training to hold out as dev.tsv.
       length: Maximum number of tokens per example.
+      folder: Folder of shared data with the files train, dev and test, in place of `read`.
     """
 
     name: str
@@ -38,10 +40,16 @@ class DataSet:
     dev_fraction: float = 0.1
     length: int = 128
 
+    folder: str | None = None
+
     def prepared(self, shared: Path, out: Path) -> Path:
         """Prepare the data with the command line, unless this is done, and return their folder."""
         raw, data = out / self.name / "raw", out / self.name / "data"
         if data.is_dir():
+            return data
+        if self.folder is not None:
+            told = ["--train-file", shared / self.folder, "--no-drop-duplicates"]
+            self._prepare([*told, "--out", data])
             return data
         raw.mkdir(parents=True, exist_ok=True)
         files = raw / "train.csv", raw / "test.csv"
@@ -50,13 +58,15 @@ class DataSet:
                 writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_ALL)
                 writer.writeheader()
                 writer.writerows(rows)
-        options = ["--source", "csv", "--task", self.task, "--out", data]
-        options += ["--train-file", files[0], "--test-file", files[1]]
+        options = ["--train-file", files[0], "--test-file", files[1], "--out", data]
         # Keep the published rows, although some texts occur in both files.
-        options += ["--dev-fraction", self.dev_fraction, "--no-drop-duplicates"]
-        command = [sys.executable, "-m", "bertaccum", "prepare", *map(str, options)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        self._prepare([*options, "--dev-fraction", self.dev_fraction, "--no-drop-duplicates"])
         return data
+
+    def _prepare(self, options: list[Any]) -> None:
+        command = [sys.executable, "-m", "bertaccum", "prepare", "--source", "csv"]
+        command += ["--task", self.task, *map(str, options)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def sick(column: str, shared: Path) -> tuple[Rows, Rows]:
@@ -131,6 +141,11 @@ def some_imdb(count: int, shared: Path) -> tuple[Rows, Rows]:
 yelp = partial(reviews, "yelp/yelp_review_polarity_csv.tgz")
 entailment, relatedness = (partial(sick, c) for c in ("entailment_judgment", "relatedness_score"))
 
+NO_ROWS: Callable[[Path], tuple[Rows, Rows]] = lambda shared: ([], [])  # noqa: E731
+WNUT, NCBI = (
+    DataSet(name, NO_ROWS, "token-classification", folder=f"data/ner/{folder}")
+    for name, folder in (("WNUT-17", "wnut17"), ("NCBI disease", "ncbi_disease"))
+)
 SICK = DataSet("SICK entailment", entailment, length=64)
 RELATEDNESS = DataSet("SICK relatedness", relatedness, "regression", length=64)
 EMOTIONS = DataSet("GoEmotions", go_emotions, "multi-label", dev_fraction=0.2, length=64)

@@ -8,20 +8,44 @@ import numpy as np
 from scipy import special, stats
 from sklearn import metrics
 
+from data_prep.labels.tag_schemes import BIO, entities
+
 BINS = 15
 # Suffix of the scores with one threshold per label, fitted on dev.tsv.
 FITTED = " (fitted)"
 
 
-def peer_scores(task: str, logits: Path) -> dict[str, float]:
+def peer_scores(task: str, logits: Path, names: list[str]) -> dict[str, float]:
     """Return the test scores of a file that `peers/hf_tasks.py` has written.
 
     The file contains `dev_logits` and `test_logits` [examples, outputs], in the unit of the labels
     for a regression, and `dev_labels` and `test_labels`.
+
+    Args:
+      names: Names of the tags, for token classification.
     """
+    if task == "token-classification":
+        return tags(names, **np.load(logits))
     return {"classification": single, "regression": regression, "multi-label": multi_label}[task](
         **np.load(logits)
     )
+
+
+def tags(
+    names: list[str], test_logits: np.ndarray, test_labels: np.ndarray, **_: np.ndarray
+) -> dict[str, float]:
+    known, guessed = test_labels >= 0, test_logits.argmax(axis=-1)
+    wanted, found = [
+        [
+            entities([names[n] for n in row[own]], BIO)
+            for row, own in zip(numbers, known, strict=True)
+        ]
+        for numbers in (test_labels, guessed)
+    ]
+    right = sum(len({*a} & {*b}) for a, b in zip(wanted, found, strict=True))
+    total = sum(map(len, wanted)) + sum(map(len, found))
+    accuracy = (guessed == test_labels)[known].mean()
+    return {"entity_f1": 2 * right / total, "accuracy": float(accuracy)}
 
 
 def single(test_logits: np.ndarray, test_labels: np.ndarray, **_: np.ndarray) -> dict[str, float]:

@@ -80,9 +80,12 @@ class Place:
         return self.out / self.case.data.name / f"{name}{suffix}"
 
     @property
+    def names(self) -> list[str]:
+        return json.loads((self.data / "manifest.json").read_text())["labels"]
+
+    @property
     def outputs(self) -> int:
-        names = json.loads((self.data / "manifest.json").read_text())["labels"]
-        return len(names) or 1
+        return len(self.names) or 1
 
     @property
     def class_weight(self) -> list[float] | None:
@@ -142,7 +145,8 @@ def train_peer(place: Place, run: Path, job: dict[str, Any]) -> None:
     """Train with Hugging Face Trainer, from our initial weights and in our order."""
     run.mkdir(parents=True)
     seed, epochs = job["seed"], range(place.case.epochs)
-    write_initial(run / "initial", place.checkpoint, seed, place.outputs, place.case.data.length)
+    data = place.case.data
+    write_initial(run / "initial", place.checkpoint, seed, place.outputs, data.length, data.task)
     np.save(run / "orders.npy", [permutation(seed, epoch, len(place.labels)) for epoch in epochs])
     (run / "job.json").write_text(json.dumps(job, indent=2) + "\n")
     command = [str(PEER), str(HERE / "peers/hf_tasks.py"), str(run / "job.json")]
@@ -173,7 +177,7 @@ def peer_result(place: Place, seed: int) -> Scores:
 
     def make() -> Scores:
         train_peer(place, run, job)
-        return peer_scores(place.case.data.task, run / "logits.npz")
+        return peer_scores(place.case.data.task, run / "logits.npz", place.names)
 
     return kept(run, job, make)
 

@@ -14,20 +14,24 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.system.progress import silent
+from bertaccum.tasks.forward import Tagger
 from bertaccum.training.recipe import build_model
 
 Weights = dict[str, np.ndarray]
 WEIGHTS = "model.safetensors"
 
 
-def write_initial(folder: Path, checkpoint: Path, seed: int, outputs: int, length: int) -> None:
+def write_initial(
+    folder: Path, checkpoint: Path, seed: int, outputs: int, length: int, task: str
+) -> None:
     """Write the weights with which `bertaccum train` begins, in the format of transformers."""
     folder.mkdir(exist_ok=True)
-    config = TrainConfig(init_checkpoint=str(checkpoint), seed=seed)
+    config = TrainConfig(init_checkpoint=str(checkpoint), seed=seed, task=task)
     source = find_model(config, silent)
     names = [str(number) for number in range(outputs)]
-    write_description(folder, source.encoder, Tokenization(source.vocabulary, length), names, 0.0)
-    save_huggingface(build_model(config, source, outputs), folder)
+    tokenization = Tokenization(source.vocabulary, length)
+    write_description(folder, source.encoder, tokenization, names, 0.0, task)
+    save_huggingface(build_model(config, source, outputs), folder, pooler=not config.tags_words)
 
 
 def trained_weights(run: Path) -> Weights:
@@ -35,7 +39,7 @@ def trained_weights(run: Path) -> Weights:
     if not (run / WEIGHTS).exists():
         model = load_trained(run).model
         (run / "config.json").touch()  # `save_huggingface` copies the mode of this file.
-        save_huggingface(model, run)
+        save_huggingface(model, run, pooler=not isinstance(model, Tagger))
     return load_file(run / WEIGHTS)
 
 

@@ -24,7 +24,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from task_data import EMOTIONS, FEW_POSITIVES, IMDB, RELATEDNESS, SICK, YELP
+from task_data import EMOTIONS, FEW_POSITIVES, IMDB, NCBI, RELATEDNESS, SICK, WNUT, YELP
 from task_scores import FITTED
 from task_trainings import (
     CALIBRATED,
@@ -52,7 +52,10 @@ NO_DROPOUT = replace(SCORES, name=f"{SCORES.name}, no dropout", seeds=3, dropout
 TAGS = Case("GoEmotions", EMOTIONS, (*F1, "average_precision", *FITTED_F1), 8, 1e-3, seeds=6)
 RARE = Case("Yelp, 5 % positive", FEW_POSITIVES, SINGLE, 6)
 WEIGHTED = replace(RARE, name=f"{RARE.name}, balanced weights", weighted=True)
-CASES = [SICK_CASE, SCORES, NO_DROPOUT, TAGS, RARE, WEIGHTED]
+ENTITIES = ("entity_f1", "accuracy")
+NAMES = Case("WNUT-17, names", WNUT, ENTITIES, 6, 1e-3)
+DISEASES = Case("NCBI disease", NCBI, ENTITIES, 4, 1e-3)
+CASES = [SICK_CASE, SCORES, NO_DROPOUT, TAGS, RARE, WEIGHTED, NAMES, DISEASES]
 FITTED_TO_DEV = [
     SICK_CASE,
     TAGS,
@@ -122,7 +125,10 @@ BY_ITEMS = {
     "Trainer 1 x 32, by items": KERAS | {"loss": "function"},
     "Trainer 4 x 8, by items": KERAS | {"loss": "function", "steps": 4},
 }
-COMPARED = [(SICK_CASE, PEERS), (SCORES, PEERS), (TAGS, PEERS), (WEIGHTED, PEERS | BY_ITEMS)]
+COMPARED = [
+    *((case, PEERS) for case in (SICK_CASE, SCORES, TAGS, NAMES)),
+    (WEIGHTED, PEERS | BY_ITEMS),
+]
 CUTS = {"bertaccum 1 x 32": 32, "bertaccum 4 x 8": 8}
 
 

@@ -6,7 +6,7 @@ The only argument is the path of a job, a JSON object with these entries:
   initial: model folder in Hugging Face's format, with the initial weights
   out: folder to write to
   orders: file with the order of the training rows in each epoch, [epochs, rows]
-  task: classification, regression or multi-label
+  task: classification, regression, multi-label or token-classification
   outputs, length, dropout, seed, learning_rate, updates, warmup, steps: numbers; `steps` is the
     number of micro-batches in a window of 32
   loss: model (the loss of the model), subclass (compute_loss of a subclass returns PyTorch's
@@ -18,7 +18,8 @@ The only argument is the path of a job, a JSON object with these entries:
     Keras
 
 Writes the trained weights, and `logits.npz` with the logits and labels of the splits in `predict`.
-Logits and labels of a regression are in the unit of the labels.
+Logits and labels of a regression are in the unit of the labels; those of tags are [texts, tokens],
+with the label -100 for tokens that are not the first one of a word.
 """
 
 import csv
@@ -31,7 +32,9 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BertForTokenClassification,
     BertTokenizerFast,
+    DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
@@ -39,6 +42,7 @@ from transformers import (
 )
 
 WINDOW = 32
+TAGS = "token-classification"
 KINDS = {
     "classification": "single_label_classification",
     "regression": "regression",
@@ -96,11 +100,29 @@ def examples(job, tokenizer, split):
     pairs = [row["text_pair"] for row in rows] if "text_pair" in rows[0] else None
     texts = [row["text"] for row in rows]
     options = {"truncation": True, "max_length": job["length"], "split_special_tokens": True}
+    if job["task"] == TAGS:
+        words = [text.split(" ") for text in texts]
+        encodings = tokenizer(words, is_split_into_words=True, **options)
+        tags = [[int(tag) for tag in row["label"].split(" ")] for row in rows]
+        labels = [tags_of(encodings.word_ids(i), own) for i, own in enumerate(tags)]
+        return [
+            {"input_ids": ids, "labels": own}
+            for ids, own in zip(encodings["input_ids"], labels, strict=True)
+        ]
     encodings = tokenizer(texts, pairs, **options)
     labels = [label_of(row["label"], job) for row in rows]
     return [
         {name: values[i] for name, values in encodings.items()} | {"labels": labels[i]}
         for i in range(len(rows))
+    ]
+
+
+def tags_of(words, tags):
+    """Return the label of each token, given the number of its word, or None."""
+    before = [None, *words[:-1]]
+    return [
+        tags[word] if word is not None and word != other else -100
+        for word, other in zip(words, before, strict=True)
     ]
 
 
@@ -143,18 +165,19 @@ def trainer_of(job, tokenizer, train):
         return losses / num_items_in_batch
 
     config = json.loads((Path(job["initial"]) / "config.json").read_text())
-    config |= {"problem_type": KINDS[job["task"]], "classifier_dropout": job["dropout"]}
+    config |= {"problem_type": KINDS.get(job["task"]), "classifier_dropout": job["dropout"]}
     config |= {f"{part}_dropout_prob": job["dropout"] for part in ("hidden", "attention_probs")}
-    model = BertForSequenceClassification.from_pretrained(
-        job["initial"], config=BertConfig(**config)
-    )
+    tags = job["task"] == TAGS
+    shape = BertForTokenClassification if tags else BertForSequenceClassification
+    model = shape.from_pretrained(job["initial"], config=BertConfig(**config))
+    collator = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
     kind = WeightedTrainer if job["loss"] == "subclass" else OrderedTrainer
     trainer = kind(
         orders=np.load(job["orders"]),
         model=model,
         args=arguments_of(job),
         train_dataset=train,
-        data_collator=DataCollatorWithPadding(tokenizer),
+        data_collator=collator(tokenizer),
         compute_loss_func=by_items if job["loss"] == "function" else None,
         callbacks=[KerasEpsilon()] if job["keras_epsilon"] else [],
     )
@@ -180,8 +203,10 @@ def main():
     saved = {}
     for name in job["predict"]:
         split = examples(job, tokenizer, name)
-        saved[f"{name}_logits"] = trainer.predict(split).predictions * std + mean
-        saved[f"{name}_labels"] = np.array([example["labels"] for example in split])
+        found = trainer.predict(split)
+        saved[f"{name}_logits"] = found.predictions * std + mean
+        labels = found.label_ids if job["task"] == TAGS else [one["labels"] for one in split]
+        saved[f"{name}_labels"] = np.array(labels)
     np.savez(Path(job["out"]) / "logits.npz", **saved)
 
 
