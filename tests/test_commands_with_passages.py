@@ -65,7 +65,7 @@ def train(call: Any, out: str, *options: object) -> tuple[object, str, str]:
 
 @pytest.mark.slow
 def test_windows_find_what_truncation_loses(call: Any, data: Path) -> None:
-    size = ["--micro-batch", 5, "--epochs", 12, "--dropout", 0]
+    size = ["--micro-batch", 16, "--epochs", 12, "--dropout", 0]
     code, _, err = train(call, "whole", *WINDOWS, *size)
     assert code == 0, err
     assert "longer than" not in err
