@@ -13,10 +13,16 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.fields import delimiter_character
 from bertaccum.options.prepare import PrepareConfig
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.system import hub
 from bertaccum.system.hub_errors import UnreachableError
 from bertaccum.system.hub_names import DATASET, Repository, parse
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress, silent
 from data_prep.sources import hub_files
 from data_prep.sources.hub_files import CARD
@@ -25,6 +31,7 @@ from data_prep.tables.columns import LABEL, ReadOptions, read_options, with_usua
 from data_prep.tables.other_formats import parquet_features
 from data_prep.tables.rows import Part, Row, Source
 from data_prep.tables.table import read_rows
+from data_prep.tables.tagged_words import TAG_COLUMNS
 from data_prep.tables.text_files import is_parquet
 
 _CONVERTED = "refs/convert/parquet"
@@ -127,6 +134,10 @@ def _reading(
 ) -> ReadOptions:
     """Return how to read the files: the columns that the options name, or else the obvious ones."""
     reading = read_options(config, several_labels=config.task == MULTI_LABEL)
+    if config.task == TOKEN_CLASSIFICATION:
+        tags = next((name for name in (config.label_column, *TAG_COLUMNS) if name in features), "")
+        names = features.get(tags, _Feature()).names or reading.tag_names
+        return dataclasses.replace(reading, words=True, tag_names=names)
     classes = [name for name, feature in features.items() if feature.names]
     unnamed = reading.label_column == LABEL not in features and not reading.label_columns
     if unnamed and len(classes) == 1:
@@ -136,6 +147,8 @@ def _reading(
 
 def _label(config: PrepareConfig, features: dict[str, _Feature], reading: ReadOptions) -> _Feature:
     """Return the description of the column with the label."""
+    if config.task == TOKEN_CLASSIFICATION:
+        return _Feature()
     if config.label_columns or config.task == REGRESSION:  # The numbers of classes can be scores.
         return _Feature(is_float=config.task == REGRESSION)
     return features.get(str(reading.label_column), _Feature())
@@ -222,7 +235,7 @@ class _Split:
             else:
                 yield row._replace(row=number, label=self._named(row))
         if missing:
-            self.note(f"{self.where}: skipped {missing:,} rows without a label")
+            self.note(f"{self.where}: skipped {counted(missing, 'row')} without a label")
 
     def _named(self, row: Row) -> str | None:
         """Return the name of the class of a row, or those of its classes."""

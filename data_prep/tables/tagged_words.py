@@ -32,7 +32,8 @@ _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-_WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
+TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
+_WORDS = ("tokens", "words")
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 
@@ -231,7 +232,7 @@ def _of_lists(
         raise InputError("has a token that is not text", "correct it", path=path, row=row)
     if reading.label_column is None:
         return _row(row, words, None)
-    tags = _field(record, reading.label_column, LABEL, _TAGS)
+    tags = _field(record, reading.label_column, LABEL, TAG_COLUMNS)
     if not isinstance(tags, list):
         raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
     if len(tags) != len(words):

@@ -95,7 +95,7 @@ def test_splits_and_class_names_of_a_data_set(client: HubClient) -> None:
     assert rows(folder, "dev") == [["0", "dev 1"], ["1", "dev 0"]]
     assert not (folder / "test.tsv").exists()
     assert "stanfordnlp/sst2 test: has no labels, so it is not used" in told
-    assert "stanfordnlp/sst2 validation: skipped 1 rows without a label" in told
+    assert "stanfordnlp/sst2 validation: skipped 1 row without a label" in told
     assert commit in told
     assert "sst2.py" not in client.hub.fetched()
 
@@ -255,3 +255,16 @@ def test_unusable_data_sets_give_one_line(
     if files:
         client.hub.add("owner/texts", files, "dataset")
     assert re.search(line, error(client, name=name))
+
+
+def test_tags_of_words_have_the_names_of_the_metadata(client: HubClient) -> None:
+    names = {"names": ["O", "B-PER", "B-LOC"], "_type": "ClassLabel"}
+    features = {"ner_tags": {"feature": names, "_type": "Sequence"}}
+    sentences = [[f"Ada{n}", "in", "Rome"] for n in range(6)]
+    train = table(features, tokens=sentences, ner_tags=[[1, 0, 2]] * 6)
+    dev = table(features, tokens=[["in", "Oslo"]], ner_tags=[[0, 2]])
+    files = {"data/train-0.parquet": train, "data/validation-0.parquet": dev}
+    client.hub.add("eriktks/conll", files, "dataset")
+    _, folder = prepared(client, "--task", "token-classification", name="eriktks/conll")
+    assert rows(folder, "dev") == [["0 1", "in Oslo"]]
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["O", "B-LOC", "B-PER"]
