@@ -275,7 +275,10 @@ def _vocabulary_path(config: StepConfig, checkpoint: _Checkpoint | None) -> Path
     for name in (WORDS, *others):
         if (home / name).is_file():
             return home / name
-    raise ConfigError(f"there is no {WORDS} in {home}", "pass one with `vocab`")
+    remedy = (
+        "pass one with `vocab`; `bertaccum prepare --source sample` writes data/sample/vocab.txt"
+    )
+    raise ConfigError(f"there is no {WORDS} in {home}", remedy)
 
 
 def _name(config: StepConfig, checkpoint: _Checkpoint | None) -> str:

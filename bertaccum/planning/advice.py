@@ -28,12 +28,12 @@ def reason_for(chosen: Candidate, candidates: Sequence[Candidate], shared: bool)
         timed = any(c.rate for c in candidates if c.plan != chosen.plan)
         untimed = "; smaller micro-batches were not timed"
         untimed = "" if timed or chosen.plan.micro_batch == 1 else untimed
-        return f"the whole window fits: no accumulation is needed{untimed}"
+        return f"the whole update fits: no accumulation is needed{untimed}"
     speed = f"{chosen.rate:.1f} examples/s"
     if whole and whole[0].rate and not shared:
         better = "are faster" if chosen.rate > whole[0].rate else "need less memory"
         return (
-            f"the whole window fits, but smaller micro-batches {better}: {speed}"
+            f"the whole update fits, but smaller micro-batches {better}: {speed}"
             f" instead of {whole[0].rate:.1f}"
         )
     fitting = [c for c in candidates if c.fits]

@@ -53,7 +53,8 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     write_text(Path(config.out).resolve(), json_text(result.values))
     if not tsvs:
         missing = f"the vocabulary of {source.name}" if prepared else f"prepared data in {data}"
-        timed_on = f"{result.timed_on}, because {missing} is missing"
+        remedy = " (pass one with --vocab)" if prepared else ""
+        timed_on = f"{result.timed_on}, because {missing} is missing{remedy}"
         result = dataclasses.replace(result, timed_on=timed_on)
     return result
 

@@ -150,7 +150,8 @@ def suggested(rates: np.ndarray, losses: np.ndarray) -> dict[str, Any]:
     return {
         "learning_rate": float(rates[lowest]) / _MARGIN if fell else None,
         "lowest_loss_at": float(rates[lowest]),
-        "has_risen": lowest < len(smoothed) - _SPAN,
+        "has_risen": lowest < len(smoothed) - _SPAN
+        or not smoothed[-1] <= smoothed[lowest] + 3 * standard_error,
         "smoothed_losses": smoothed.tolist(),
     }
 

@@ -102,7 +102,7 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
     if first is None:
         raise InputError("is empty", "add at least one row", path=path)
     indices, skipped = _find_columns(records, reading, path, note)
-    header, repeated, named = _folded(first[1]), list[int](), list[int]()
+    header, repeated, named, blank = _folded(first[1]), *(list[int]() for _ in range(3))
     label = indices.label if skipped else None
     # A file with one column may contain its name as a text.
     names = frozenset(header if skipped and len(header) > 1 else ())
@@ -118,6 +118,10 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
                 raise InputError(what, remedy, path=path, row=row)
             repeated.append(row)
             continue
+        # Spreadsheets leave such rows behind. A text without a label is kept in its place.
+        if len(header) > 1 and indices.label is not None and not "".join(fields).strip():
+            blank.append(row)
+            continue
         if len(fields) != len(header):
             what = f"has {counted(len(fields), 'column')}, but the first row has {len(header)}"
             raise InputError(what, _ENCLOSE, path=path, row=row)
@@ -126,6 +130,8 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
         yield example(row, fields, indices, path)
     if repeated:
         note(f"{path}: repeated header rows are not read as data: {_rows(repeated)}")
+    if blank:
+        note(f"{path}: skipped rows without any content: {_rows(blank)}")
     if named:
         what = "these rows have the name of the label column as their label"
         note(f"{path}: {what}; delete them if they are headers: {_rows(named)}")

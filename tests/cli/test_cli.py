@@ -506,7 +506,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     assert f"always in use: {static} 110 MiB\n" in planned.out
     assert re.search(r"│ 7 \* +│ 3 +│ none +│ none +│ 709 MiB .* yes", planned.out)
     assert "* 20 examples per update: micro-batches of 7 examples, more if" in planned.out
-    assert "the whole window fits, but smaller micro-batches are faster" in planned.out
+    assert "the whole update fits, but smaller micro-batches are faster" in planned.out
     assert "plan.json: written" in planned.out
     assert f"examples/s: measured on windows of {data}\n" in planned.out
     written = json.loads(Path("plan.json").read_text())
@@ -516,7 +516,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
     assert (trained.code or 0) == 0
     assert "micro-batches of 7 examples, more if they are short; 2 updates" in trained.err
-    assert "plan: the whole window fits, but" in trained.err
+    assert "plan: the whole update fits, but" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
     compiling = {"compile_tokens": 1e6, "compile_cost": None}
     assert kept == written | compiling | {"learned_limits": {}, "updates": 2}

@@ -451,3 +451,11 @@ def test_lines_wrap_by_the_width_of_their_characters_on_a_terminal() -> None:
     terminal = io.StringIO()
     Live(Console(file=terminal, width=29, force_terminal=True)).note(line)
     assert [row.strip() for row in terminal.getvalue().splitlines()] == lines
+
+
+def test_loss_that_hardly_fell_is_said() -> None:
+    falling = [1.1 - 0.02 * n for n in range(30)]
+    assert sentences.hardly_fell(falling) == ""
+    assert sentences.hardly_fell([0.2] * 30) == sentences.hardly_fell([1.1] * 19) == ""
+    said = sentences.hardly_fell([1.1] * 27 + [1.05] * 3)
+    assert said.startswith("the training loss hardly fell, from 1.1000 to 1.0500 in 30 updates")

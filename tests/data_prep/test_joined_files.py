@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import InputError
+from bertaccum.system.progress import ignore_note
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
 from data_prep.tables.texts_to_classify import read_texts
@@ -19,6 +20,16 @@ def found(path: Path, data: bytes, said: list[str] | None = None, **columns: str
     path.write_bytes(data)
     note = (said if said is not None else []).append
     return [(row.label, row.text) for row in read_rows(path, ReadOptions(**columns), note)]
+
+
+def test_rows_without_content_are_skipped_if_rows_have_labels(tmp_path: Path) -> None:
+    """Without labels, as for `predict`, each row has a prediction."""
+    said: list[str] = []
+    data = b'label,text\npos,good\n,\n" ",""\nneg,\n'
+    assert found(tmp_path / "a.csv", data, said) == [("pos", "good"), ("neg", "")]
+    assert said[-1] == f"{tmp_path / 'a.csv'}: skipped rows without any content: 3, 4"
+    texts = read_rows(tmp_path / "a.csv", ReadOptions(label_column=None), ignore_note)
+    assert [row.text for row in texts] == ["good", "", "", ""]
 
 
 @pytest.mark.parametrize("columns", [{}, {"text_column": "2", "label_column": "1"}])

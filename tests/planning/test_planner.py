@@ -60,7 +60,7 @@ def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) 
     reason = "because prepared data in data/yelp_polarity is missing"
     assert report.timed_on == f"full-length windows, {reason}"
     assert (report.plan.micro_batch, report.plan.accumulation_steps) == (8, 4)
-    assert written["why"].startswith("the whole window fits, but smaller micro-batches are faster:")
+    assert written["why"].startswith("the whole update fits, but smaller micro-batches are faster:")
     rows = {(c["micro_batch"], c["recompute"]): c for c in written["candidates"]}
     assert rows[4, "none"]["predicted_peak_bytes"] == pytest.approx(598 * MIB, rel=1e-3)
     assert rows[32, "none"]["predicted_peak_bytes"] == pytest.approx(1524 * MIB, rel=1e-3)
@@ -78,7 +78,7 @@ def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) 
 def test_whole_window_needs_no_accumulation(make: Callable[..., Any]) -> None:
     report, written = make(memory_limit="4GiB", target_batch=8)
     assert report.plan.accumulation_steps == 1
-    assert written["why"] == "the whole window fits: no accumulation is needed"
+    assert written["why"] == "the whole update fits: no accumulation is needed"
     assert Simulated.started[1]["accumulation_steps"] == 1
 
 
@@ -213,12 +213,12 @@ def test_memory_alone_means_the_smallest_card_that_has_it(make: Callable[..., An
         ),
         (
             {2: 10.0, 6: 9.0},
-            "the whole window fits, but smaller micro-batches are faster: 10.0 examples/s instead"
+            "the whole update fits, but smaller micro-batches are faster: 10.0 examples/s instead"
             " of 9.0",
         ),
         (
             {2: 10.0, 6: 10.1},
-            "the whole window fits, but smaller micro-batches need less memory: 10.0 examples/s"
+            "the whole update fits, but smaller micro-batches need less memory: 10.0 examples/s"
             " instead of 10.1",
         ),
     ],

@@ -53,6 +53,12 @@ def test_loss_that_only_falls_is_said_to_do_so() -> None:
     assert found["learning_rate"] == pytest.approx(HIGHEST / 3, rel=0.5) and not found["has_risen"]
 
 
+def test_rise_in_the_last_updates_is_seen() -> None:
+    rates, losses = curve(1e-4, HIGHEST)
+    losses[-4:] += [1, 2, 3, 4]
+    assert suggested(rates, losses)["has_risen"]
+
+
 def test_divergence_ends_the_curve() -> None:
     rates, losses = curve(1e-5, 1e-3)
     losses[70:] = np.nan

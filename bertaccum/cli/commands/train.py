@@ -107,10 +107,14 @@ def train(
         took = time.monotonic() - began
         print_result(as_json, summary, lambda _: print_summary(summary, folder, took))
         if not _doubt(view, summaries):
+            record = read_record(start.folder)
+            if said := sentences.hardly_fell([line["loss"] for line in record.updates]):
+                view.note(said)
+                return
             from bertaccum.reporting.batch_advice import advice
 
             with contextlib.suppress(InputError):  # The run may have measured too few updates.
-                view.note(sentences.double_batch(advice(read_record(start.folder))))
+                view.note(sentences.double_batch(advice(record)))
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:

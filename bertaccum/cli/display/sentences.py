@@ -22,6 +22,9 @@ from bertaccum.system.phrases import counted
 from bertaccum.system.printable import printable, printable_json
 from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped
 
+# A training loss above the second number that did not fall below this fraction of its start is
+# reported, if there were enough updates.
+_FELL, _LOW_LOSS, _FEW_UPDATES = 0.9, 0.3, 20
 _TAB = "\t"  # A line may have columns.
 # Options that are no fields of a configuration.
 _OWN_OPTIONS = ["config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers"]
@@ -224,6 +227,21 @@ def learned_little(best: metrics.Evaluation) -> str:
     return f"{doubt}; {advice}, or train longer" if doubt else ""
 
 
+def hardly_fell(losses: list[float]) -> str:
+    """Return a sentence about a run whose training loss hardly fell, given that of each update.
+
+    The means of the first and of the last tenth are compared. A low loss need not fall.
+    """
+    part = max(len(losses) // 10, 1)
+    first, last = (sum(some) / part for some in (losses[:part], losses[-part:]))
+    if len(losses) < _FEW_UPDATES or not (first > _LOW_LOSS and last > _FELL * first):
+        return ""
+    return (
+        f"the training loss hardly fell, from {first:.4f} to {last:.4f} in {len(losses):,} updates:"
+        " raise --epochs, or try the learning rate that --find-lr suggests"
+    )
+
+
 def _of_double_batch(advice: dict[str, Any]) -> float:
     double = 2 * advice["target_batch"]
     return next(row["updates"] for row in advice["batches"] if row["target_batch"] == double)
@@ -236,7 +254,9 @@ def suggested_rate(rates: dict[str, Any]) -> str:
         return "no suggestion: the loss did not clearly fall; train longer, or with a larger batch"
     if not rates["has_risen"]:
         lowest += " and does not rise after it, so a higher rate may be better"
-    return f"try learning rate {rates['learning_rate']:.1e}, a third of the rate at which {lowest}"
+    rate = f"{rates['learning_rate']:.1e}"
+    why = f"a third of the rate at which {lowest}"
+    return f"try learning rate {rate}, {why}: train with --learning-rate {rate}"
 
 
 def evaluated(event: Evaluated, best_by: str = "accuracy", first: bool = False) -> str:
