@@ -28,8 +28,7 @@ import numpy as np
 from tools import Results, prepared_yelp, random_run, run_part, say, table, vocabulary_file
 
 from bertaccum import api
-from bertaccum.bert.packed_tokens import SEGMENT
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization import SEGMENT, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary

@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertaccum.bert.encoder_config import ID_BITS
-
-_TAG_BIT = ID_BITS + 2
-SEGMENT = 2**ID_BITS
-NEXT_PASSAGE = 2 * SEGMENT
-TAG = 2**_TAG_BIT
-MAX_TAGS = 2**31 // TAG - 1
+from bertaccum.bert.tokenization import ID_BITS, NEXT_PASSAGE, SEGMENT, TAG_BIT
 
 
 def unpack(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -37,7 +31,7 @@ def starts_passage(tokens: Any) -> Any:
 
 def tags_of(tokens: tf.Tensor) -> tf.Tensor:
     """Return the tags of tokens from 0, int32; -1 for tokens that the head does not read."""
-    return tf.bitwise.right_shift(tokens, _TAG_BIT) - 1
+    return tf.bitwise.right_shift(tokens, TAG_BIT) - 1
 
 
 def split_passages(tokens: tf.RaggedTensor) -> tf.RaggedTensor:

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from bertaccum.bert.encoder_config import ID_BITS
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.options.commands import FIRST, HEAD, HEAD_TAIL, TAIL, StepConfig
+
+# Tokens as `packed_tokens` describes them: the bits of an ID, then a segment, the start of another
+# passage, and a tag counted from 1.
+TAG_BIT = ID_BITS + 2
+SEGMENT = 2**ID_BITS
+NEXT_PASSAGE = 2 * SEGMENT
+TAG = 2**TAG_BIT
+MAX_TAGS = 2**31 // TAG - 1
 
 # [CLS] and [SEP], which every passage has.
 _SPECIAL = 2

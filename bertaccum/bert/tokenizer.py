@@ -17,8 +17,7 @@ from functools import partial
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE, SEGMENT, TAG
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization import NEXT_PASSAGE, SEGMENT, TAG, Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.options.commands import ALL
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertaccum.bert.model_source import HeadMapping, ModelSource
-from bertaccum.bert.tokenization import SHORTEST_PAIR, Tokenization, tokenization_of
+from bertaccum.bert.tokenization import MAX_TAGS, SHORTEST_PAIR, Tokenization, tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.token_store import store_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PlanConfig, StepConfig
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.system.files import sha256
 from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
@@ -83,6 +84,9 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
             f"`max_seq_length` {config.max_seq_length} leaves no room for both texts of a pair",
             f"use at least {SHORTEST_PAIR}: [CLS], [SEP] twice, and a token of each text",
         )
+    if task.labels.task == TOKEN_CLASSIFICATION and task.labels.outputs > MAX_TAGS:
+        what = f"the data have {task.labels.outputs:,} tags, but a model can have {MAX_TAGS:,}"
+        raise ConfigError(what, "prepare them with fewer tags")
     digests, stores = [sha256(tsv) for tsv in tsvs], []
     if source.vocabulary:
         config = dataclasses.replace(config, task=task.labels.task)

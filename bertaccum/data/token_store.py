@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertaccum.bert.packed_tokens import TAG
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.data.truncation import Truncation
 from bertaccum.tasks.labels import Labels
 from data_prep.tables.manifest import is_prepared

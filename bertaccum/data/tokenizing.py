@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 
-from bertaccum.bert.packed_tokens import TAG, example_shapes
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation

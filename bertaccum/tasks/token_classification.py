@@ -7,6 +7,7 @@ gives an example the weight of its words, so the trainer needs not know them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -354,7 +355,7 @@ class TokenClassification:
         plain = dataclasses.replace(self, smoothing=0.0)
         rows, tags = self._words(logits, labels)
         losses = plain.losses(rows / np.float32(self.decoding.temperature), tags)
-        return float(np.mean(losses, dtype=np.float64))
+        return float(np.mean(losses, dtype=np.float64)) if len(tags) else math.nan
 
     def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         rows, tags = self._words(logits, labels)

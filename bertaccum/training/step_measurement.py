@@ -26,8 +26,8 @@ from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE, TAG
 from bertaccum.bert.precision import length_multiple, resolved_precision
+from bertaccum.bert.tokenization import NEXT_PASSAGE, TAG
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.tokenizing import open_store

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.packed_tokens import SEGMENT, inputs_of_tokens
+from bertaccum.bert.packed_tokens import inputs_of_tokens
 from bertaccum.bert.precision import length_multiple
+from bertaccum.bert.tokenization import SEGMENT
 
 
 @pytest.mark.parametrize(

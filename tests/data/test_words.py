@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertaccum.bert.packed_tokens import MAX_TAGS, TAG, split_passages, tags_of, unpack
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.packed_tokens import split_passages, tags_of, unpack
+from bertaccum.bert.tokenization import MAX_TAGS, TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.tokenizing import with_tags

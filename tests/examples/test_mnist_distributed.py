@@ -204,9 +204,9 @@ def test_bad_input_gives_a_one_line_error(
         (["--data", broken], "train-images-idx3-ubyte.gz cannot be read"),
         (["--data", labels], "unexpected arrays with 0 axes"),
         (["--data", folder, "--examples", 300], "--examples 300 must be a multiple of 200"),
-        (["--data", folder, "--examples", 1000], "up to 800"),
-        (["--data", folder, "--examples", 800, "--figure", tmp_path / "file/a.png"], "--figure"),
-        (["--data", folder, "--examples", 800, "--figure", tmp_path / "a.none"], "end in one of"),
+        (["--data", folder, "--examples", 1000], "up to 400"),
+        (["--data", folder, "--examples", 400, "--figure", tmp_path / "file/a.png"], "--figure"),
+        (["--data", folder, "--examples", 400, "--figure", tmp_path / "a.none"], "end in one of"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2, done.output

@@ -196,7 +196,7 @@ def test_folder_that_appears_during_the_export_is_not_replaced(
 def test_failed_export_leaves_no_files(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(model: object, folder: Path, *_: float) -> None:
+    def full(model: object, folder: Path, *_: float, pooler: bool) -> None:
         (folder / "model.safetensors").write_text("half")
         raise OSError(28, "No space left on device")
 

@@ -13,7 +13,8 @@ import tf_keras
 from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
+from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.bert.tokenization import NEXT_PASSAGE
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, empty_window, make_window, window_rows
 from bertaccum.options.commands import TrainConfig

@@ -47,7 +47,9 @@ def trained_weights(store: TokenStore, trained: str) -> dict[str, np.ndarray]:
     """Return the weights that plain tf_keras trains if it gets only some of the variables."""
     config, model = model_of()
     variables = [v for v in model.trainable_variables if re.search(trained, v.name)]
-    optimizer = tf_keras.optimizers.AdamW(0.0, weight_decay=0.01, epsilon=1e-8)
+    optimizer = tf_keras.optimizers.AdamW(
+        0.0, weight_decay=config.weight_decay, beta_2=config.adam_beta2, epsilon=1e-8
+    )
     optimizer.exclude_from_weight_decay(
         [v for v in variables if re.search("bias|gamma|beta", v.name)]
     )

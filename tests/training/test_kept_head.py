@@ -133,7 +133,8 @@ def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["BertForTokenClassification"]}, "BertForTokenClassification"),
+        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+        ({"architectures": ["BertForTokenClassification"]}, "problem_type token_classification"),
         ({"architectures": 5}, "its architectures 5 have no head"),
         ({"id2label": {"0": "1", "2": "0"}}, "its id2label or problem_type is damaged"),
         ({"id2label": {"0": "LABEL_0"}}, "the problem_type single_label|1 output"),

@@ -8,7 +8,8 @@ import tf_keras
 from small import CLASSIFICATION, TINY
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.packed_tokens import NEXT_PASSAGE, example_shapes
+from bertaccum.bert.packed_tokens import example_shapes
+from bertaccum.bert.tokenization import NEXT_PASSAGE
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import Shapes, make_cut
 from bertaccum.data.windows import make_window

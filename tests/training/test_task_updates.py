@@ -22,7 +22,8 @@ from scripted import Failing, under
 from small import TINY, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.packed_tokens import SEGMENT, TAG, encoder_inputs, unpack
+from bertaccum.bert.packed_tokens import encoder_inputs, unpack
+from bertaccum.bert.tokenization import SEGMENT, TAG
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import with_tags
 from bertaccum.data.window_cuts import make_cut
