@@ -183,7 +183,7 @@ def test_model_is_not_loaded_if_folder_cannot_be_created(
 def test_folder_that_appears_during_the_export_is_not_replaced(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def late(model: object, folder: Path, *_: float) -> None:
+    def late(model: object, folder: Path, *_: float, pooler: bool) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "model/mine").write_text("mine")
 
