@@ -6,7 +6,6 @@ gives an example the weight of its words, so the trainer needs not know them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertaccum.errors import InputError
+from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
-from bertaccum.tasks.scoring import ClassScores, class_scores, fitted_temperature, reliability
+from bertaccum.tasks.scoring import ClassScores
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
 from data_prep.labels.tag_schemes import (
@@ -87,13 +87,7 @@ class TokenClassification:
 
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Return the cross-entropy of each word, as `Classification.losses` does."""
-        import tensorflow as tf
-
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        if not self.smoothing:
-            return losses
-        uniform = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
-        return (1 - self.smoothing) * losses + self.smoothing * uniform
+        return self._of_words.losses(logits, labels)
 
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains.
@@ -106,63 +100,45 @@ class TokenClassification:
           labels: Tags [sentences, words], `NO_TAG` after the last word.
         """
         tagged, predicted = labels != NO_TAG, self._predicted(logits, labels)
-        read = tagged & (predicted != NO_TAG)
+        rows, tags = self._words(logits, labels)
+        of_words = self._of_words.scores(rows, tags) if len(tags) else {"loss": math.nan}
         result = {
             "examples": len(labels),
             "words": int(tagged.sum()),
-            "unread_words": int((tagged & ~read).sum()),
+            "unread_words": int(tagged.sum()) - len(tags),
             "accuracy": float(np.mean(predicted[tagged] == labels[tagged])),
-            "loss": self._loss(logits, labels),
         }
         if self.scheme:
-            return result | _summary(self._entity_counts(predicted, labels))
-        counts = np.bincount(labels[tagged], minlength=self.labels.outputs)
-        return result | {
-            "macro_f1": _macro([s for s in self._tag_scores(predicted, labels) if s.examples]),
-            "majority_class": self.labels.names[counts.argmax()],
-            "majority_accuracy": float(counts.max() / counts.sum()),
-        }
+            summary = _summary(self._entity_counts(predicted, labels))
+            return result | {"loss": of_words["loss"]} | summary
+        return of_words | result
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return `scores`, `reliability`, and the scores of each type or tag as `classes`.
 
         `confusion_matrix` counts words by the types, or tags, in `confusion_classes`.
         """
-        predicted = self._predicted(logits, labels)
-        if self.scheme:
-            counts = self._entity_counts(predicted, labels)
-            classes = [_scored(name, *counts[name]) for name in sorted(counts)]
-            types = [split_tag(name)[1] or OUTSIDE for name in self.labels.names]
-            kinds = sorted(set(types), key=lambda kind: (kind != OUTSIDE, kind))
-            of_tag = np.array([kinds.index(kind) for kind in types])
-        else:
-            classes, kinds = self._tag_scores(predicted, labels), self.labels.names
-            of_tag = np.arange(len(kinds))
-        known = (labels != NO_TAG) & (predicted != NO_TAG)
-        matrix = np.zeros((len(kinds), len(kinds)), int)
-        np.add.at(matrix, (of_tag[labels[known]], of_tag[predicted[known]]), 1)
-        return {
-            **self.scores(logits, labels),
-            "temperature": self.decoding.temperature,
-            **self._reliability(logits, labels),
-            "classes": classes,
-            "confusion_classes": list(kinds),
-            "confusion_matrix": matrix.tolist(),
+        of_words = self._of_words.report(*self._words(logits, labels))
+        result, names = self.scores(logits, labels), self.labels.names
+        if self.scheme is None:
+            return of_words | result | {"confusion_classes": names}
+        calibration = ("temperature", "expected_calibration_error", "reliability")
+        result |= {name: of_words[name] for name in calibration}
+        counts = self._entity_counts(self._predicted(logits, labels), labels)
+        types = [split_tag(name)[1] or OUTSIDE for name in names]
+        kinds = sorted(set(types), key=lambda kind: (kind != OUTSIDE, kind))
+        of_kind = np.array([[kind == own for own in types] for kind in kinds], int)
+        return result | {
+            "classes": [_scored(name, *counts[name]) for name in sorted(counts)],
+            "confusion_classes": kinds,
+            "confusion_matrix": (of_kind @ of_words["confusion_matrix"] @ of_kind.T).tolist(),
         }
 
     def fit_decoding(
         self, logits: np.ndarray, labels: np.ndarray, calibrate: bool, thresholds: bool
     ) -> Decoding:
         """Return `decoding` with a temperature fitted to words; thresholds do not apply."""
-        if not calibrate:
-            return self.decoding
-
-        def fit_at(temperature: float) -> tuple[float, float]:
-            task = dataclasses.replace(self, decoding=Decoding(temperature))
-            error = task._reliability(logits, labels)["expected_calibration_error"]
-            return task._loss(logits, labels), error
-
-        return Decoding(fitted_temperature(fit_at, int((labels != NO_TAG).sum())))
+        return self._of_words.fit_decoding(*self._words(logits, labels), calibrate, thresholds)
 
     def predictions(self, logits: np.ndarray) -> Iterator[dict[str, Any]]:
         """Yield the `tags` of the words of each sentence, and the probability of each."""
@@ -346,20 +322,10 @@ class TokenClassification:
         kinds = {*guessed, *wanted}
         return {kind: (right[kind], guessed[kind], wanted[kind]) for kind in kinds}
 
-    def _tag_scores(self, predicted: np.ndarray, labels: np.ndarray) -> list[ClassScores]:
-        known = labels != NO_TAG
-        return class_scores(self.labels.names, labels[known], predicted[known])
-
-    def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
-        """Return the mean loss of the words that are read, without label smoothing."""
-        plain = dataclasses.replace(self, smoothing=0.0)
-        rows, tags = self._words(logits, labels)
-        losses = plain.losses(rows / np.float32(self.decoding.temperature), tags)
-        return float(np.mean(losses, dtype=np.float64)) if len(tags) else math.nan
-
-    def _reliability(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-        rows, tags = self._words(logits, labels)
-        return reliability(self._probabilities(rows).max(axis=1), rows.argmax(axis=1) == tags)
+    @property
+    def _of_words(self) -> Classification:
+        """The classification of single words."""
+        return Classification(self.labels, self.decoding, self.smoothing)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Return the probabilities [words, tags] float32."""

@@ -1,0 +1,80 @@
+"""Scores of tags: entities by type, words that are not read, and tags without a scheme."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.token_classification import NO_TAG
+
+NAMES = ["O", "B-X", "I-X", "B-Y"]
+
+
+def task(names: list[str] = NAMES, scheme: str | None = "BIO"):
+    form = {"separator": " "} | ({"scheme": scheme} if scheme else {})
+    numbers = [str(n) for n in range(len(names))]
+    return make_task(Labels(numbers, names, task=TOKEN_CLASSIFICATION, format=form))
+
+
+def padded(sentences: list[str], names: list[str] = NAMES, longest: int = 5) -> np.ndarray:
+    rows = [[names.index(tag) for tag in sentence.split()] for sentence in sentences]
+    return np.array([row + [NO_TAG] * (longest - len(row)) for row in rows], np.int32)
+
+
+def logits(predicted: np.ndarray, outputs: int) -> np.ndarray:
+    """Return logits of the predicted tags; NaN for words that are not read."""
+    found = 3.0 * np.eye(outputs, dtype=np.float32)[np.maximum(predicted, 0)]
+    found[predicted == NO_TAG] = np.nan
+    return found
+
+
+LABELS = padded(["B-X I-X O B-Y", "O B-X O", "B-Y O B-X"])
+# The last sentence is truncated after its second word.
+PREDICTED = padded(["B-X I-X O B-X", "O B-X I-X", "B-Y O"])
+
+
+def test_scores_of_entities() -> None:
+    found = task().report(logits(PREDICTED, 4), LABELS)
+    assert (found["examples"], found["words"], found["unread_words"]) == (3, 10, 1)
+    # Right: X at 0-2, Y at 0. Predicted: X at 0-2 and 3, X at 1-3, Y at 0. Labeled: 5.
+    assert found["entity_precision"] == 2 / 4 and found["entity_recall"] == 2 / 5
+    assert found["entity_f1"] == pytest.approx(4 / 9)
+    assert found["accuracy"] == 7 / 10
+    by_type = {row.name: (row.precision, row.recall, row.examples) for row in found["classes"]}
+    assert by_type == {"X": (1 / 3, 1 / 3, 3), "Y": (1, 1 / 2, 2)}
+    assert found["macro_entity_f1"] == pytest.approx((1 / 3 + 2 / 3) / 2)
+    assert found["confusion_classes"] == ["O", "X", "Y"]
+    assert found["confusion_matrix"] == [[3, 1, 0], [0, 3, 0], [0, 1, 1]]
+    assert "majority_accuracy" not in found
+    own = np.log(np.exp(3) + 3) - 3
+    assert found["loss"] == pytest.approx(own + 3 * 2 / 9, rel=1e-6)
+
+
+def test_tags_without_a_scheme_are_classes_of_words() -> None:
+    names = ["NN", "VB", "X"]
+    labels, predicted = padded(["NN VB NN", "VB"], names), padded(["NN NN NN", "VB"], names)
+    found = task(names, None).report(logits(predicted, 3), labels)
+    assert (found["accuracy"], found["majority_class"], found["majority_accuracy"]) == (
+        3 / 4,
+        "NN",
+        1 / 2,
+    )
+    assert found["macro_f1"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert found["confusion_matrix"] == [[2, 0, 0], [1, 1, 0], [0, 0, 0]]
+    assert "entity_f1" not in found
+
+
+def test_mistakes_are_the_surest_wrong_tags() -> None:
+    found = task().mistakes(logits(PREDICTED, 4), LABELS, 5)
+    assert [(one["index"], one["word"], one["label"], one["prediction"]) for one in found] == [
+        (0, 3, "B-Y", "B-X"),
+        (1, 2, "O", "I-X"),
+    ]
+
+
+def test_logits_that_are_not_finite_give_scores() -> None:
+    found = task().scores(np.full((3, 5, 4), np.nan, np.float32), LABELS)
+    assert np.isnan(found["loss"]) and found["unread_words"] == 10
