@@ -30,6 +30,7 @@ from bertaccum.tasks.forward import (
     logits_of_texts_and_passages,
     reads_passages,
 )
+from bertaccum.tasks.served_tags import serve_words
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT
@@ -156,7 +157,7 @@ def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.Polymorph
         if isinstance(task, TokenClassification):
             words, starts, ends = split_words(given[0])
             joined = tf.strings.reduce_join(words, axis=-1, separator=" ")
-            outputs = task.serve_words(logits_of(model, tokenizer(joined)), starts, ends)
+            outputs = serve_words(task, logits_of(model, tokenizer(joined)), starts, ends)
             return {name: value[:count] for name, value in outputs.items()}
         logits = logits_of_texts_and_passages(model, tokenizer(*given))
         outputs = task.serve(logits[:, 0])

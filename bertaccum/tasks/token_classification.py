@@ -21,14 +21,7 @@ from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import ClassScores
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
-from data_prep.labels.tag_schemes import (
-    OUTSIDE,
-    Entity,
-    begins_at,
-    ends_before,
-    entities,
-    split_tag,
-)
+from data_prep.labels.tag_schemes import OUTSIDE, Entity, entities, split_tag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,75 +207,6 @@ class TokenClassification:
             "logits": logits,
             "probabilities": tf.nn.softmax(logits / self.decoding.temperature),
             "tag": tf.gather(tf.constant(self.labels.names), tf.argmax(logits, axis=-1)),
-        }
-
-    def serve_words(
-        self, logits: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
-    ) -> dict[str, tf.Tensor]:
-        """Return the outputs of exported models of texts, given the spans of their words.
-
-        Args:
-          logits: Logits [batch, words, tags]; NaN after the last word of a text that is read.
-          starts, ends: Spans of all words in characters, [batch, (words)].
-
-        Returns:
-          `word_start`, `word_end` (-1 after the last word), `tag` (empty there) and `probability`,
-          [batch, words]; if the tags have a scheme also `entity_start`, `entity_end`, `entity_type`
-          and `entity_probability`, [batch, entities], filled up in the same way.
-        """
-        import tensorflow as tf
-
-        read = ~tf.math.is_nan(logits[..., 0])
-        width = tf.shape(logits)[1]
-        spans = [
-            tf.where(read, tf.cast(one.to_tensor(-1)[:, :width], tf.int32), -1)
-            for one in (starts, ends)
-        ]
-        probabilities = tf.nn.softmax(logits / self.decoding.temperature)
-        best = tf.where(read, tf.reduce_max(probabilities, axis=-1), 0.0)
-        numbers = tf.where(read, tf.argmax(logits, axis=-1), len(self.labels.names))
-        names = tf.constant([*self.labels.names, ""])
-        outputs = {
-            "word_start": spans[0],
-            "word_end": spans[1],
-            "tag": tf.gather(names, numbers),
-            "probability": best,
-        }
-        return outputs | (self._served_entities(numbers, best, *spans) if self.scheme else {})
-
-    def _served_entities(
-        self, tags: tf.Tensor, probabilities: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        import tensorflow as tf
-
-        # The last number stands for words that are not read, as `O` does.
-        names = [*self.labels.names, OUTSIDE]
-        pairs = tf.pad(tags, [[0, 0], [1, 1]], constant_values=len(names) - 1)
-        pairs = tf.stack([pairs[:, :-1], pairs[:, 1:]], axis=-1)
-        begin, end = (
-            tf.where(tf.gather_nd([[rule(a, b) for b in names] for a in names], pairs))
-            for rule in (begins_at, ends_before)
-        )
-        # The entities of a text begin and end in the same order.
-        first, last = begin, end - [[0, 1]]
-        total = tf.cumsum(tf.pad(probabilities, [[0, 0], [1, 0]]), axis=1)
-        length = tf.cast(end[:, 1] - begin[:, 1], tf.float32)
-        types = tf.constant([split_tag(name)[1] for name in names])
-        values = {
-            "entity_start": (tf.gather_nd(starts, first), -1),
-            "entity_end": (tf.gather_nd(ends, last), -1),
-            "entity_type": (tf.gather(types, tf.gather_nd(tags, first)), ""),
-            "entity_probability": (
-                (tf.gather_nd(total, end) - tf.gather_nd(total, begin)) / length,
-                0.0,
-            ),
-        }
-        rows, count = begin[:, 0], tf.shape(tags, tf.int64)[0]
-        return {
-            name: tf.RaggedTensor.from_value_rowids(value, rows, count, validate=False).to_tensor(
-                fill
-            )
-            for name, (value, fill) in values.items()
         }
 
     def _predicted(self, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
