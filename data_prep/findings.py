@@ -63,7 +63,8 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
     table = pd.DataFrame({"text": rows.texts, "label": cells, "number": rows.numbers}, dtype=object)
     copies = table[table["text"].duplicated(keep=False)]
     labels = copies.groupby("text", sort=False)["label"].nunique()
-    conflicting = labels.index[labels > 1]
+    # `empty` counts empty texts, whose labels need not agree.
+    conflicting = labels.index[(labels > 1) & [bool(text.strip()) for text in labels.index]]
     # For each text and label, only the first row.
     different = copies.drop_duplicates(["text", "label"]).set_index("text")["number"]
     sets = {"training": rows} | dict(given)

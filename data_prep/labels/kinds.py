@@ -211,7 +211,7 @@ class _TagSequences:
     def cell(self, labels: Sequence[str], part: Part, row: int) -> str:
         for tag in labels:
             if tag not in self.numbers:
-                what = f"the tag {tag!r} does not occur in the training rows"
+                what = f"the sentence here has the tag {tag!r}, which the training rows lack"
                 remedy = "correct it, or add training rows with this tag"
                 raise InputError(what, remedy, path=part.where, row=row)
         return " ".join(self.numbers[tag] for tag in labels)

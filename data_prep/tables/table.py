@@ -165,7 +165,8 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
         return lambda: iter(())
     if delimiter is None:
         what = "no delimiter was found: the first row has no comma, semicolon, tab or |"
-        raise ConfigError(what, "pass the delimiter with `delimiter`", path=path)
+        remedy = "pass the delimiter with `delimiter`; for a word and its tag in each line, pass"
+        raise ConfigError(what, f"{remedy} `task` token-classification", path=path)
     escaped = quoting.is_escaped(lines, delimiter, path)
     quoted = escaped or quoting.is_quoted(lines, delimiter, path)
     names = {character: name for name, character in DELIMITERS.items()}

@@ -81,7 +81,7 @@ def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batc
     options = ["train", "--data", data, *SMALL, "--target-batch", 8, "--learning-rate", 1e-9]
     options += ["--epochs", 10, "--eval-every", 100, "--json"]
     trained = run(*options, "--max-updates", 24, "--out", "runs/r")
-    assert re.search("; try the learning rate that --find-lr suggests", trained.err)
+    assert re.search("(; |or )try the learning rate that --find-lr suggests", trained.err)
     assert "with target batch 16" not in trained.err
     advice = run("advise", "runs/r")
     assert "noise scale" in advice.out and "another learning rate matters more" in advice.err

@@ -122,7 +122,8 @@ def test_conflicting_labels_are_listed_with_their_rows() -> None:
 def test_empty_texts_and_missing_labels_are_counted_for_each_set() -> None:
     empty = {"training": {"rows": 12, "first_row": 7}, "test": {"rows": 1, "first_row": 2}}
     found = said(empty=empty)
-    assert "12 rows of the training set have an empty text (first: row 7)" in found
+    kept = "they are kept: delete them if that is not meant"
+    assert f"12 rows of the training set have an empty text (first: row 7); {kept}" in found
     assert "1 row of the test set has an empty text (first: row 2)" in found
     found = said(missing_labels={"training": {"NaN": 3, "None": 1}})
     assert (

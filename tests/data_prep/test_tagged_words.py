@@ -164,7 +164,7 @@ def test_tags_that_the_scheme_forbids_are_counted_and_kept(tmp_path: Path) -> No
     ("train", "others", "message"),
     [
         ("a\tO\nb\tO\n", {}, "every word has the tag 'O'"),
-        (TRAIN, {"dev": "a\tO\n\nb\tB-X\n"}, "the tag 'B-X' does not occur in the training rows"),
+        (TRAIN, {"dev": "a\tO\n\nb\tB-X\n"}, "has the tag 'B-X', which the training rows lack"),
     ],
 )
 def test_unusable_tags_write_nothing(

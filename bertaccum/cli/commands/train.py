@@ -119,8 +119,11 @@ def train(
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:
     """Return whether all runs that were trained have learned little, and say so."""
-    evaluations = [summary["best_evaluation"] for summary in summaries if summary["updates"]]
-    said = [sentences.learned_little(evaluation) for evaluation in evaluations]
+    said = [
+        sentences.learned_little(summary["best_evaluation"], summary["updates"])
+        for summary in summaries
+        if summary["updates"]
+    ]
     if not (said and all(said)):
         return False
     view.note(said[-1])

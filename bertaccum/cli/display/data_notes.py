@@ -79,7 +79,8 @@ def _oddities(manifest: dict[str, Any]) -> Iterator[str]:
     findings = manifest["findings"]
     for part, empty in findings["empty"].items():
         first = f"first: row {empty['first_row']:,}"
-        yield f"{_rows_have(empty['rows'], part)} an empty text ({first})"
+        kept = "; they are kept: delete them if that is not meant" if part == "training" else ""
+        yield f"{_rows_have(empty['rows'], part)} an empty text ({first}){kept}"
     yield from _spellings(findings["spellings"])
     for part, labels in findings["missing_labels"].items():
         for label, count in labels.items():
@@ -124,7 +125,7 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     noted = set().union(*missing.values())
     if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
-        dropped = "because all texts with this label are also in the test set"
+        dropped = "because all texts with this label are in another split"
         reason = "so a model cannot learn to predict it" if kept else dropped
         yield f"train.tsv has no rows labeled {listed(lost)}, {reason}"
     noted.update(lost)

@@ -25,6 +25,8 @@ from bertaccum.training.events import Evaluated, OutOfMemory, Started, Stopped
 # A training loss above the second number that did not fall below this fraction of its start is
 # reported, if there were enough updates.
 _FELL, _LOW_LOSS, _FEW_UPDATES = 0.9, 0.3, 20
+# Fine-tuning takes at least about as many updates.
+_USUAL_UPDATES = 100
 _TAB = "\t"  # A line may have columns.
 # Options that are no fields of a configuration.
 _OWN_OPTIONS = ["config", "find_lr", "log_every", "quiet", "results", "resume", "seeds", "workers"]
@@ -221,10 +223,14 @@ def double_batch(advice: dict[str, Any]) -> str:
     return f"with target batch {batch:,}, the same loss would take about {updates}"
 
 
-def learned_little(best: metrics.Evaluation) -> str:
+def learned_little(best: metrics.Evaluation, updates: int) -> str:
     """Return a sentence about a run that has learned little, if its best evaluation tells so."""
     doubt, advice = metrics.warning(best), "try the learning rate that --find-lr suggests"
-    return f"{doubt}; {advice}, or train longer" if doubt else ""
+    if not doubt:
+        return ""
+    if updates >= _USUAL_UPDATES:
+        return f"{doubt}; {advice}, or train longer"
+    return f"{doubt}; {counted(updates, 'update')} may be too few: raise --epochs, or {advice}"
 
 
 def hardly_fell(losses: list[float]) -> str:
