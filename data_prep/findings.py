@@ -64,7 +64,7 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
     copies = table[table["text"].duplicated(keep=False)]
     labels = copies.groupby("text", sort=False)["label"].nunique()
     # `empty` counts empty texts, whose labels need not agree.
-    conflicting = labels.index[(labels > 1) & [bool(text.strip()) for text in labels.index]]
+    conflicting = labels.index[(labels > 1) & labels.index.map(lambda text: bool(text.strip()))]
     # For each text and label, only the first row.
     different = copies.drop_duplicates(["text", "label"]).set_index("text")["number"]
     sets = {"training": rows} | dict(given)
