@@ -1,7 +1,7 @@
 """Compares target batches with each other and with what the noise scale predicts.
 
     python benchmarks/batch_size.py runs --shared ../shared     # 30 minutes on 2 cores
-    python benchmarks/batch_size.py budget --shared ../shared   # 60 minutes on 2 cores
+    python benchmarks/batch_size.py budget --shared ../shared   # 90 minutes on 2 cores
 
 `runs` trains a pretrained BERT-Tiny on IMDB with target batches of 8 to 128, until the loss on
 1,000 held out reviews reaches fixed values. For each batch, one seed selects the best rate of a
@@ -11,7 +11,8 @@ those predicted from the noise scale of the runs with batch 32, or from its lowe
 
 `budget` trains the same model on 5,000 reviews with target batches of 1 to 128, and compares the
 loss on 5,000 others at the end. AdamW's beta2 is 0.999, or has the half-life in examples that 0.999
-has at batch 32. Here, the learning rate rises and falls as usual.
+has at batch 32. Gradients are clipped at norm 1 or, because the noise of a mean grows as its number
+of examples falls, at sqrt(32 / batch) below 32. Here, the learning rate rises and falls as usual.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ RATES = (1e-4, 2e-4, 4e-4, 8e-4)
 SEEDS = (1, 2, 3)
 # For `budget`: the data, how many examples each run sees, and the rates to try.
 MANY_DEV = DataSet("IMDB, 5,000 dev", partial(some_imdb, 25_000), dev_fraction=0.2)
-BUDGET_BATCHES, BUDGET, BUDGET_RATES = (1, 4, 16, 32, 128), 5_000, RATES[1:]
+BUDGET_BATCHES, BUDGET, BUDGET_RATES = (1, 4, 16, 32, 128), 5_000, (*RATES[1:], 1.6e-3)
 BETA2 = 0.999
 TARGETS = (0.55, 0.5, 0.45)
 MOST_EXAMPLES, EVAL_EXAMPLES, LENGTH = 40_000, 512, 128
@@ -134,10 +135,17 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
 
 
 def final(
-    data: Path, shared: Path, out: Path, batch: int, beta2: float, rate: float, seed: int
+    data: Path,
+    shared: Path,
+    out: Path,
+    batch: int,
+    beta2: float,
+    clip: float,
+    rate: float,
+    seed: int,
 ) -> dict[str, float]:
     """Return the dev loss and accuracy at the end of a run; repeated calls read them."""
-    saved = out / f"final/{batch}-{beta2:.6f}-{rate:.2e}-{seed}.json"
+    saved = out / f"final/{batch}-{beta2:.6f}-{clip:.2f}-{rate:.2e}-{seed}.json"
     if not saved.exists():
         folder, last = out / "run-budget", {}
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,6 +157,7 @@ def final(
             micro_batch=min(batch, 32),
             learning_rate=rate,
             adam_beta2=beta2,
+            clip_norm=clip,
             max_seq_length=LENGTH,
             seed=seed,
             epochs=BUDGET / 20_000,
@@ -169,25 +178,27 @@ def budget(shared: Path, out: Path) -> tuple[Results, str]:
     data = MANY_DEV.prepared(shared, out)
     results: Results = []
     for batch in BUDGET_BATCHES:
-        for kind, beta2 in (("fixed", BETA2), ("half-life", BETA2 ** (batch / 32))):
-            end = partial(final, data, shared, out, batch, beta2)
+        half_life, wide = BETA2 ** (batch / 32), max((32 / batch) ** 0.5, 1.0)
+        cases = {"fixed": (BETA2, 1.0), "half-life": (half_life, 1.0), "both": (half_life, wide)}
+        for kind, (beta2, clip) in cases.items():
+            end = partial(final, data, shared, out, batch, beta2, clip)
             rates = [rate * (batch / 32) ** 0.5 for rate in BUDGET_RATES]
             tried = {rate: end(rate, 0)["loss"] for rate in rates}
             best = min(rates, key=lambda rate: tried[rate])
             ends = [end(best, seed) for seed in SEEDS]
-            result: dict[str, Any] = {"batch": batch, "beta2": beta2, "kind": kind, "rate": best}
+            result: dict[str, Any] = {"batch": batch, "beta2": beta2, "clip": clip, "rate": best}
             result |= {key: [one[key] for one in ends] for key in ("loss", "accuracy")}
             results.append(result | {"tried": str(tried)})
             say(str(results[-1]))
     rows = [
-        [r["batch"], f"{r['beta2']:.6g} ({r['kind']})", f"{r['rate']:.1e}"]
+        [r["batch"], f"{r['beta2']:.6g}", f"{r['clip']:.3g}", f"{r['rate']:.1e}"]
         + [
             f"{statistics.fmean(r[key]):.4f} ± {statistics.stdev(r[key]):.4f}"
             for key in ("loss", "accuracy")
         ]
         for r in results
     ]
-    heads = ["batch", "beta2", "learning rate", "dev loss", "accuracy"]
+    heads = ["batch", "beta2", "clip norm", "learning rate", "dev loss", "accuracy"]
     return results, table(heads, rows)
 
 

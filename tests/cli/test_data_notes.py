@@ -192,8 +192,8 @@ def test_class_found_only_in_the_test_set_is_named() -> None:
     counts = {"train": counted(a=50, b=0), "dev": counted(a=400, b=0)}
     lines = notes(manifest(counts))
     assert lines == [
-        "note: train.tsv has no rows labeled b, because all texts with this label are also in the"
-        " test set"
+        "note: train.tsv has no rows labeled b, because all texts with this label are in another"
+        " split"
     ]
     # Rows of published data sets are kept, so the class has no training rows in the source.
     options = {"drop_duplicates": False}
