@@ -179,8 +179,7 @@ def budget(shared: Path, out: Path) -> tuple[Results, str]:
     results: Results = []
     for batch in BUDGET_BATCHES:
         half_life, wide = BETA2 ** (batch / 32), max((32 / batch) ** 0.5, 1.0)
-        cases = {"fixed": (BETA2, 1.0), "half-life": (half_life, 1.0), "both": (half_life, wide)}
-        for kind, (beta2, clip) in cases.items():
+        for beta2, clip in ((BETA2, 1.0), (half_life, 1.0), (half_life, wide)):
             end = partial(final, data, shared, out, batch, beta2, clip)
             rates = [rate * (batch / 32) ** 0.5 for rate in BUDGET_RATES]
             tried = {rate: end(rate, 0)["loss"] for rate in rates}
