@@ -112,6 +112,18 @@ def test_savedmodel_returns_the_entities_of_predict(trained: Path, tmp_path: Pat
     assert serve(text=tf.constant([], tf.string))["tag"].shape[0] == 0
 
 
+def test_model_of_tokens_returns_the_tags_of_all_tokens(trained: Path, tmp_path: Path) -> None:
+    bertaccum.export(run=str(trained / "run"), inputs="tokens", out=str(tmp_path / "model"))
+    serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    vocabulary = [*SPECIAL_TOKENS, *WORDS]
+    tokens = ["[CLS]", "ada", "in", "rome", "[SEP]"]
+    ids = tf.constant([[vocabulary.index(token) for token in tokens]])
+    found = serve(token_ids=ids, segment_ids=tf.zeros_like(ids), padding_mask=tf.ones_like(ids))
+    assert all(value.shape[:2] == [1, 5] for value in found.values())
+    [predicted] = bertaccum.predict(["Ada in Rome"], run=str(trained / "run"))
+    assert [tag.decode() for tag in found["tag"][0, 1:4].numpy()] == predicted.tags
+
+
 def test_head_of_an_export_can_be_kept(trained: Path, tmp_path: Path) -> None:
     bertaccum.export(run=str(trained / "run"), format="huggingface", out=str(tmp_path / "model"))
     config = json.loads((tmp_path / "model/config.json").read_text())

@@ -26,7 +26,7 @@ from bertaccum.bert.packed_tokens import encoder_inputs, unpack
 from bertaccum.bert.tokenization import SEGMENT, TAG
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import with_tags
-from bertaccum.data.window_cuts import make_cut
+from bertaccum.data.window_cuts import cut_by_count, make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
@@ -175,10 +175,12 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
     return dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
 
 
-def model_of(case: Case) -> tf_keras.Model:
+def model_of(case: Case, dropout: float = 0.0) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(1)
-    build = build_tagger if case.labels.task == TOKEN_CLASSIFICATION else build_classifier
-    return build(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
+    if case.labels.task == TOKEN_CLASSIFICATION:
+        encoder = build_encoder(TINY, dropout, "positions")
+        return build_tagger(encoder, TINY, case.labels.outputs, dropout)
+    return build_classifier(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
 
 
 def flat(model: tf_keras.Model) -> np.ndarray:
@@ -200,7 +202,9 @@ def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
             [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
         ).to_tensor(shape=[None, 32])
         ids, segments = unpack(tokens)
-        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments)
+        every = tf.zeros_like(ids) + tf.range(ids.shape[1])
+        positions = every if case is CASES["tags"] else None
+        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments, positions)
         weights = tf.constant(store.weights[rows])
         with tf.GradientTape() as tape:
             labels = store.labels[rows] if case is not CASES["tags"] else tokens // TAG - 1
@@ -266,6 +270,22 @@ def test_same_updates_if_steps_are_compiled(store: TokenStore, references: Any, 
     expected, of_windows = references(case)
     np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(losses, of_windows, rtol=1e-5)
+
+
+def test_masks_of_tags_do_not_depend_on_what_fills_up_micro_batches(store: TokenStore) -> None:
+    """Each micro-batch computes the words of its longest sentence; compiled ones, all tokens."""
+    case, shapes, found = CASES["tags"], [(8, 12), (12, 20)], []
+    data = encoded(case, store)
+    for micro_batch, compile in ((32, False), (5, False), (12, True)):
+        model, optimizer = model_of(case, 0.3), make_optimizer(CONFIG, UPDATES, 3)
+        update = make_update(make_task(case.labels), model, optimizer, 0, True, compile=compile)
+        cut = make_cut("cost", data.largest, allowed=shapes) if compile else cut_by_count
+        allowed = shapes if compile else ()
+        for rows in windows_of(data)[:3]:
+            update(make_window(data, rows, micro_batch, cut, allowed=allowed))
+        found.append(flat(model))
+    for weights in found[1:]:
+        np.testing.assert_allclose(weights, found[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
