@@ -55,7 +55,7 @@ class Share:
         tokens = tf.reshape(tf.slice(self.tokens, [token], [rows * length]), [rows, length])
         passages = tf.slice(self.passages, [row, 0], [rows, 3])
         return MicroBatch(
-            PaddedTexts(tokens, *tf.unstack(passages, num=3, axis=1), self.read(tokens)),
+            PaddedTexts(tokens, *tf.unstack(passages, num=3, axis=1), read=self.read(tokens)),
             self.labels[row : row + rows],
             self.weights[row : row + rows],
             self.masks.of_micro_batch(row, rows),
