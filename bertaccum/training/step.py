@@ -54,8 +54,9 @@ class Share:
         token, row, rows, length, examples = tf.unstack(self.micro_batches[step])
         tokens = tf.reshape(tf.slice(self.tokens, [token], [rows * length]), [rows, length])
         passages = tf.slice(self.passages, [row, 0], [rows, 3])
+        lengths, texts, numbers = tf.unstack(passages, num=3, axis=1)
         return MicroBatch(
-            PaddedTexts(tokens, *tf.unstack(passages, num=3, axis=1), read=self.read(tokens)),
+            PaddedTexts(tokens, lengths, texts, numbers, self.read(tokens)),
             self.labels[row : row + rows],
             self.weights[row : row + rows],
             self.masks.of_micro_batch(row, rows),
