@@ -22,6 +22,7 @@ from bertaccum.tasks.scoring import ClassScores
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
 from data_prep.labels.tag_schemes import OUTSIDE, Entity, entities, split_tag
+from data_prep.tables.words import separated_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +73,7 @@ class TokenClassification:
         """Return the tags of the words of sentences, [sentences, words] int32, then `NO_TAG`."""
         tags = class_numbers(tsv, table, self.labels, self.parts, by_name)
         for row, text, own in zip(table["row"], table["text"], tags, strict=True):
-            if len(own) != (words := len(text.split())):
+            if len(own) != (words := len(separated_words(text))):
                 what = f"has {words} words and {len(own)} tags"
                 raise InputError(what, "write one tag for each word", path=tsv, row=int(row))
         longest = max(map(len, tags))
