@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertaccum.errors import InputError
+from bertaccum.system.phrases import counted
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import ClassScores
@@ -74,7 +75,7 @@ class TokenClassification:
         tags = class_numbers(tsv, table, self.labels, self.parts, by_name)
         for row, text, own in zip(table["row"], table["text"], tags, strict=True):
             if len(own) != (words := len(separated_words(text))):
-                what = f"has {words} words and {len(own)} tags"
+                what = f"has {counted(words, 'word')} and {counted(len(own), 'tag')}"
                 raise InputError(what, "write one tag for each word", path=tsv, row=int(row))
         longest = max(map(len, tags))
         return np.array([own + [NO_TAG] * (longest - len(own)) for own in tags], np.int32)

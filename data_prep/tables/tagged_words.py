@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.system.phrases import listed
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
@@ -30,6 +30,7 @@ from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_
 from data_prep.tables.words import OUTSIDE, one_word, separated_words, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
+_CONLL = frozenset({".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2"})
 _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
@@ -51,6 +52,14 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
     return wanted <= header or ending(path) == ".csv"
 
 
+def refuse_conll(path: Path) -> None:
+    """Raise InputError if a file is a CoNLL file by its name; its lines are no texts."""
+    if ending(path) in _CONLL:
+        what = "has a word in each line, which only the task token-classification reads"
+        remedy = "choose this task or a run of it, or write a text in each line of another file"
+        raise InputError(what, remedy, path=path)
+
+
 def has_sentences(path: Path, reading: ReadOptions) -> bool:
     """Return whether a file contains sentences as words, not a text in each line."""
     if ending(path) in TABLE_ENDINGS or is_prepared(path) or is_parquet(path):
@@ -68,7 +77,7 @@ def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
         words = separated_words(row.text)
         tags = None if row.label is None else row.label.split()
         if tags is not None and len(tags) != len(words):
-            what = f"has {len(words)} words and {len(tags)} tags"
+            what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)
         for tag in set(tags or ()):
             _checked(tag, path, row.row)
@@ -148,7 +157,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         if cells[0].startswith(_DOCUMENT) or (numbered and word and _NO_WORD.fullmatch(cells[0])):
             continue
         if len(cells) != width:
-            what = f"has {len(cells)} columns, but most lines have {width}"
+            what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
             remedy = "give each word its tag, and separate sentences with empty lines"
             raise InputError(what, remedy, path=path, row=row)
         start = start if words else row
@@ -253,7 +262,7 @@ def _of_lists(
     if not isinstance(tags, list):
         raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
     if len(tags) != len(words):
-        what = f"has {len(words)} tokens and {len(tags)} tags"
+        what = f"has {counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
         raise InputError(what, "write one tag for each token", path=path, row=row)
     named = [_named(tag, reading.tag_names, path, row) for tag in tags]
     return _row(row, words, named)

@@ -16,6 +16,7 @@ from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
+from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 from data_prep.tables.words import SplitText, word_spans
 
@@ -135,10 +136,10 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "row", "message"),
     [
-        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 columns, but most lines have 2"),
+        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 column, but most lines have 2"),
         ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
         ("a.conll", "", None, "is empty"),
-        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tags"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tag"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [7]}', 1, "the tag 7 is not one of"),
         ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', 1, "a token that is not text"),
         ("a.jsonl", '{"text": "ab", "entities": [[1, 5, "X"]]}', 1, "is not inside the text"),
@@ -153,7 +154,7 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.jsonl", f'{{"text": "abc", "label": [{SPAN % 9}]}}', 1, "is not inside the text"),
         ("a.jsonl", '{"text": "ab", "label": [[0, 1, ["X", "Y"]]]}', 1, "start, end and label"),
         ("a.jsonl", '{"data": {"text": "ab"}, "annotations": 7}', 1, "has no annotation"),
-        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tags"),
+        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
     ],
 )
@@ -192,6 +193,14 @@ def test_prepared_words_have_as_many_tags_as_training_reads(tmp_path: Path) -> N
 def test_columns_of_conll_files_are_numbers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not one of the columns 1 to 2"):
         rows(tmp_path / "a.conll", "a\tO\n", label_column="tag")
+
+
+def test_classifiers_refuse_conll_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("Ada\tB-PER\n\n")
+    for read in (read_rows, read_texts):
+        with pytest.raises(BertAccumError, match="only the task token-classification reads"):
+            list(read(path, ReadOptions(label_column=None)))
 
 
 def prepared(folder: Path, train: str, **others: str) -> dict[str, object]:
