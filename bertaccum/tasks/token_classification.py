@@ -37,7 +37,9 @@ NO_TAG = -1
 class TokenClassification:
     """A `Task` that assigns one tag to each word."""
 
-    options: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "calibrate", "strict"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"class_weight", "label_smoothing", "calibrate", "strict"}
+    )
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     label_dtype: ClassVar[type[np.generic]] = np.int32
 
@@ -45,6 +47,7 @@ class TokenClassification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
     strict: bool = False  # Whether only entities count whose tags all follow the scheme.
+    weights: tuple[float, ...] = ()  # Weight of each tag in training; if empty, 1 for all.
 
     @property
     def continued(self) -> np.ndarray:
@@ -83,6 +86,13 @@ class TokenClassification:
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Return the cross-entropy of each word, as `Classification.losses` does."""
         return self._of_words.losses(logits, labels)
+
+    def word_weights(self, tags: tf.Tensor) -> tf.Tensor:
+        """Return the weights in training of tokens with these tags, float32; 0 for `NO_TAG`."""
+        import tensorflow as tf
+
+        read = tf.cast(tags >= 0, tf.float32)
+        return read * tf.gather(self.weights, tf.maximum(tags, 0)) if self.weights else read
 
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains.
