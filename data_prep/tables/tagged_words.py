@@ -44,7 +44,7 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether each row of a file contains a sentence and its tags as text."""
     if is_prepared(path):
         return True
-    if ending(path) in _JSON or path.is_dir() or is_parquet(path):
+    if ending(path) in _JSON | _CONLL or path.is_dir() or is_parquet(path):
         return False
     first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
     header = {cell.strip() for cell in re.split("[,;\t|]", first)}

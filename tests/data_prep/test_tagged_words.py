@@ -155,6 +155,7 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "ab", "label": [[0, 1, ["X", "Y"]]]}', 1, "start, end and label"),
         ("a.jsonl", '{"data": {"text": "ab"}, "annotations": 7}', 1, "has no annotation"),
         ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
+        ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
     ],
 )
