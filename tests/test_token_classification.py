@@ -152,6 +152,7 @@ def test_windows_read_all_words_and_all_pieces_can_be_trained(
         max_seq_length=6,
         windows=4,
         label_pieces="all",
+        class_weight="balanced",
         micro_batch=3,
         epochs=1,
         learning_rate=0.01,
@@ -166,7 +167,7 @@ def test_windows_read_all_words_and_all_pieces_can_be_trained(
     [
         ({"truncate": "tail"}, "`truncate` tail does not suit"),
         ({"windows": 2, "pool": "max"}, "`pool` max does not suit"),
-        ({"class_weight": "balanced"}, "`class_weight` cannot be used with the task"),
+        ({"class_weight": "O=0.5,B-ORG=2"}, "'B-ORG' is not a class"),
         ({"thresholds": "dev"}, "`thresholds` cannot be used with the task"),
         ({"best_by": "micro_f1"}, "choose one of entity_f1, macro_entity_f1, accuracy, loss"),
     ],

@@ -25,6 +25,7 @@ from bertaccum.bert.packed_tokens import (
 )
 from bertaccum.bert.precision import length_multiple
 from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 
 # Name of the head in a classifier.
 HEAD_LAYER = "sentence_prediction"
@@ -76,18 +77,20 @@ def losses_in_training(
 ) -> tf.Tensor:
     """Return the loss of each text, [passages] float32, and of what fills up their number.
 
-    For tags, it is the mean loss of the words of the text, whose tags are those of the tokens.
+    For tags, it is the weighted mean loss of the words of the text, whose tags are those of the
+    tokens.
     """
     logits = logits_in_training(model, texts)
     if texts.read is None:
         return task.losses(logits, labels)
     tags = tags_of(tf.gather(texts.tokens, texts.read, batch_dims=1))
     losses = task.losses(logits, tf.maximum(tags, 0))
-    read = tf.cast(tags >= 0, tf.float32)
-    sums = [tf.reduce_sum(values, axis=1) for values in (losses * read, read)]
+    assert isinstance(task, TokenClassification)
+    weights = task.word_weights(tags)
+    sums = [tf.reduce_sum(values, axis=1) for values in (losses * weights, weights)]
     count = tf.shape(tags)[0]
-    total, words = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
-    return tf.math.divide_no_nan(total, words)
+    total, weight = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
+    return tf.math.divide_no_nan(total, weight)
 
 
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:

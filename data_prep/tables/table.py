@@ -69,6 +69,7 @@ def read_rows(
         rows = enumerate(class_texts(root, reading.encoding, note, labeled), 1)
         return (Row(n, label if labeled else None, text) for n, (label, text) in rows)
     refuse_special(path)
+    tagged_words.refuse_conll(path)
     if is_parquet(path):
         names = other_formats.parquet_names(path)
         return _named_rows(path, names, reading, partial(other_formats.parquet_cells, path), note)

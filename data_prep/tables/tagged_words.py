@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
+from data_prep.tables.spellings import visible
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
-from data_prep.tables.words import OUTSIDE, one_word, word_spans
+from data_prep.tables.words import OUTSIDE, one_word, separated_words, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
+_CONLL = frozenset({".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2"})
 _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
@@ -41,12 +44,20 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether each row of a file contains a sentence and its tags as text."""
     if is_prepared(path):
         return True
-    if ending(path) in _JSON or path.is_dir() or is_parquet(path):
+    if ending(path) in _JSON | _CONLL or path.is_dir() or is_parquet(path):
         return False
     first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
     header = {cell.strip() for cell in re.split("[,;\t|]", first)}
     wanted = {reading.text_column, reading.label_column or reading.text_column}
     return wanted <= header or ending(path) == ".csv"
+
+
+def refuse_conll(path: Path) -> None:
+    """Raise InputError if a file is a CoNLL file by its name; its lines are no texts."""
+    if ending(path) in _CONLL:
+        what = "has a word in each line, which only the task token-classification reads"
+        remedy = "choose this task or a run of it, or write a text in each line of another file"
+        raise InputError(what, remedy, path=path)
 
 
 def has_sentences(path: Path, reading: ReadOptions) -> bool:
@@ -63,13 +74,16 @@ def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
     """Yield the rows of a table whose texts are words, and whose labels tags, between spaces."""
     single = many = 0
     for row in rows:
-        words, tags = row.text.split(), None if row.label is None else row.label.split()
+        words = separated_words(row.text)
+        tags = None if row.label is None else row.label.split()
         if tags is not None and len(tags) != len(words):
-            what = f"has {len(words)} words and {len(tags)} tags"
+            what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)
+        for tag in set(tags or ()):
+            _checked(tag, path, row.row)
         single, many = single + (len(words) == 1), many + 1
         label = None if tags is None else " ".join(tags)
-        yield row._replace(label=label, text=" ".join(words))
+        yield row._replace(label=label, text=" ".join(map(one_word, words)))
     if many >= _FEW and single > 0.9 * many:
         what = f"{single:,} of {many:,} rows have only one word"
         remedy = "save a file with one word a row in CoNLL format, with a line between sentences"
@@ -83,12 +97,24 @@ def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[R
       reading: Columns of a CoNLL file are numbers; by default, the first one contains the words and
         the last one the tags.
     """
-    if ending(path) in _JSON or is_parquet(path):
-        return _of_records(path, reading)
-    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
-    if first.lstrip()[:1] in ("{", "["):
-        return _of_records(path, reading)
-    return _of_lines(path, reading, note)
+    if ending(path) not in _JSON and not is_parquet(path):
+        first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
+        if first.lstrip()[:1] not in ("{", "["):
+            return _of_lines(path, reading, note)
+    rows = _of_records(path, reading)
+    return rows if reading.label_column is None else _with_words(rows, path, note)
+
+
+def _with_words(rows: Iterator[Row], path: Path, note: Note) -> Iterator[Row]:
+    """Yield the rows that have words; predictions are needed for the others as well."""
+    empty = list[str]()
+    for row in rows:
+        if row.text:
+            yield row
+        else:
+            empty.append(f"{row.row:,}")
+    if empty:
+        note(f"{path}: skipped rows without any word: {listed(empty)}")
 
 
 # --- CoNLL ------------------------------------------------------------------------------
@@ -131,7 +157,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         if cells[0].startswith(_DOCUMENT) or (numbered and word and _NO_WORD.fullmatch(cells[0])):
             continue
         if len(cells) != width:
-            what = f"has {len(cells)} columns, but most lines have {width}"
+            what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
             remedy = "give each word its tag, and separate sentences with empty lines"
             raise InputError(what, remedy, path=path, row=row)
         start = start if words else row
@@ -164,9 +190,9 @@ def _row(row: int, words: Sequence[str], tags: Sequence[str] | None) -> Row:
 
 
 def _checked(tag: str, path: Path, row: int) -> str:
-    if not tag or any(character.isspace() for character in tag):
+    if not visible(tag) or any(character.isspace() for character in tag):
         what = f"has the tag {tag[:40]!r}" if tag else "has a word without a tag"
-        raise InputError(what, "write one tag without spaces", path=path, row=row)
+        raise InputError(what, "write one visible tag without spaces", path=path, row=row)
     return tag
 
 
@@ -236,7 +262,7 @@ def _of_lists(
     if not isinstance(tags, list):
         raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
     if len(tags) != len(words):
-        what = f"has {len(words)} tokens and {len(tags)} tags"
+        what = f"has {counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
         raise InputError(what, "write one tag for each token", path=path, row=row)
     named = [_named(tag, reading.tag_names, path, row) for tag in tags]
     return _row(row, words, named)
@@ -254,13 +280,18 @@ def _named(tag: Any, names: Sequence[str], path: Path, row: int) -> str:
 
 
 def _of_label_studio(record: dict[str, Any], path: Path, row: int) -> list[Any]:
-    annotations = record.get("annotations") or record.get("completions") or []
-    kept = [one for one in annotations if isinstance(one, dict) and not one.get("was_cancelled")]
+    annotations = _objects(record.get("annotations") or record.get("completions"))
+    kept = [one for one in annotations if not one.get("was_cancelled")]
     if not kept:
         remedy = "annotate it, or delete it from the export"
         raise InputError("has no annotation", remedy, path=path, row=row)
-    results = kept[0].get("result") or []
-    return [one["value"] for one in results if isinstance(one, dict) and "labels" in one["value"]]
+    values = _objects([one.get("value") for one in _objects(kept[0].get("result"))])
+    return [value for value in values if "labels" in value]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list of an export; none if it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _of_spans(text: str, spans: list[Any], labelled: bool, path: Path, row: int) -> Row:
@@ -289,13 +320,16 @@ def _span(span: Any, text: str, path: Path, row: int) -> tuple[int, int, str]:
         start, end, kind = span
     elif isinstance(span, dict):
         start, end = (span.get(f"{name}_offset", span.get(name)) for name in ("start", "end"))
-        kinds = span.get("labels") or [span.get("label", span.get("type"))]
-        kind, said = kinds[0], span.get("text")
+        kind = span.get("labels") or span.get("label", span.get("type"))
+        if isinstance(kind, list) and len(kind) == 1:
+            [kind] = kind
+        said = span.get("text")
     if type(start) is not int or type(end) is not int or not isinstance(kind, str) or not kind:
         what = f"the entity {json.dumps(span)[:80]} has no start, end and label"
-        raise InputError(what, "write {start, end, label}", path=path, row=row)
-    if isinstance(said, str) and text[start:end] != said:  # JavaScript counts UTF-16 units.
-        encoded = text.encode("utf-16-le")
+        remedy = "write {start, end, label}, with one label"
+        raise InputError(what, remedy, path=path, row=row)
+    if isinstance(said, str) and min(start, end) >= 0 and text[start:end] != said:
+        encoded = text.encode("utf-16-le", "surrogatepass")  # JavaScript counts UTF-16 units.
         start, end = (len(encoded[: 2 * at].decode("utf-16-le", "ignore")) for at in (start, end))
     if not 0 <= start < end <= len(text) or (isinstance(said, str) and text[start:end] != said):
         what = f"the entity {kind} from {start} to {end} is not inside the text"

@@ -10,10 +10,14 @@ import pytest
 from bertaccum.errors import BertAccumError, ConfigError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.progress import ignore_note, silent
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.prepared_labels import read_labels
 from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
+from data_prep.tables.texts_to_classify import read_texts
+from data_prep.tables.tsv import read_tsv
 from data_prep.tables.words import SplitText, word_spans
 
 
@@ -51,6 +55,7 @@ def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
 
 
 TEXT = {"text": "Ada lives"}
+SPAN = '{"start": %d, "end": 2, "labels": ["X"], "text": "b"}'
 RECORDS = {
     "lists": {"tokens": ["Ada", "lives"], "ner_tags": ["B-PER", "O"]},
     "numbers": {"tokens": ["Ada", "lives"], "ner_tags": [1, 0]},
@@ -87,6 +92,39 @@ def test_spans_cut_words_and_count_characters_in_either_way(tmp_path: Path) -> N
         assert found == ("O O B-LOC I-LOC O O", "😀 ( New York ) ers")
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        7,
+        [{"value": 1.5}],
+        [{"from_name": "a"}],
+        [None, {"value": None}, {"value": {"choices": ["good"]}}],
+    ],
+)
+def test_results_of_label_studio_without_entities_are_skipped(
+    tmp_path: Path, result: object
+) -> None:
+    task = {"data": TEXT, "annotations": [None, {"was_cancelled": True}, {"result": result}]}
+    assert rows(tmp_path / "a.json", json.dumps([task])) == [("O O", "Ada lives")]
+
+
+def test_labels_of_a_span_are_a_list_or_a_name(tmp_path: Path) -> None:
+    for label in ("PER", ["PER"]):
+        span = {"start": 0, "end": 3, "labels": label}
+        [found] = rows(tmp_path / "a.jsonl", json.dumps(TEXT | {"label": [span]}))
+        assert found == TWO[0]
+    span = {"start": 0, "end": 3, "labels": {"PER": 1}}
+    with pytest.raises(BertAccumError, match="has no start, end and label"):
+        rows(tmp_path / "a.jsonl", json.dumps(TEXT | {"label": [span]}))
+
+
+def test_sentences_without_words_are_skipped_only_if_they_have_tags(tmp_path: Path) -> None:
+    content = '{"tokens": [], "tags": []}\n{"tokens": ["a"], "tags": ["O"]}\n{"text": " "}\n'
+    assert rows(tmp_path / "a.jsonl", content[: content.rindex("{")]) == [("O", "a")]
+    unlabeled = rows(tmp_path / "a.jsonl", content, label_column=None)
+    assert [text for _, text in unlabeled] == ["", "a", ""]
+
+
 def test_odd_words_stay_words(tmp_path: Path) -> None:
     """Inside of a word, a space does not separate; a word that cannot be seen becomes [UNK]."""
     content = f"a b\tO\n\u200b\tO\n😀\tB-X\n{'x' * 300}\tO\n\x07\tO\n"
@@ -98,10 +136,10 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "row", "message"),
     [
-        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 columns, but most lines have 2"),
+        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 column, but most lines have 2"),
         ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
         ("a.conll", "", None, "is empty"),
-        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tags"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tag"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [7]}', 1, "the tag 7 is not one of"),
         ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', 1, "a token that is not text"),
         ("a.jsonl", '{"text": "ab", "entities": [[1, 5, "X"]]}', 1, "is not inside the text"),
@@ -109,7 +147,15 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "abc", "entities": [[0, 2, "X"], [1, 3, "Y"]]}', 1, "overlap"),
         ("a.jsonl", '{"text": "abc", "entities": [{"start": 0}]}', 1, "no start, end and label"),
         ("a.jsonl", '{"text": "abc"', 1, "is not valid JSON"),
-        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tags"),
+        ("a.conll", "a\tO\nb\t\u200b\n", 2, "has the tag '\\\\u200b'"),
+        ("a.tsv", "label\ttext\nX \u200b\ta b\n", 2, "has the tag '\\\\u200b'"),
+        ("a.jsonl", '{"text": "abc", "label": [[-3, -1, "X"]]}', 1, "is not inside the text"),
+        ("a.jsonl", f'{{"text": "😀b\\ud800", "label": [{SPAN % -4}]}}', 1, "is not inside"),
+        ("a.jsonl", f'{{"text": "abc", "label": [{SPAN % 9}]}}', 1, "is not inside the text"),
+        ("a.jsonl", '{"text": "ab", "label": [[0, 1, ["X", "Y"]]]}', 1, "start, end and label"),
+        ("a.jsonl", '{"data": {"text": "ab"}, "annotations": 7}', 1, "has no annotation"),
+        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
+        ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
     ],
 )
@@ -122,9 +168,40 @@ def test_bad_input_names_the_row(
     assert error.value.row == row and str(error.value.path).endswith(name)
 
 
+def test_prepared_words_have_as_many_tags_as_training_reads(tmp_path: Path) -> None:
+    """A word may contain spaces, NUL and surrogates; a table and its copies have the same words."""
+    odd = ["New York", "\u00a0", "a\x00b", "a\ud800b", "\x00", "\x1c", "a\u2028b", "\u3000c\t"]
+    record = {"tokens": odd, "tags": ["B-X", *["O"] * 7]}
+    lines = [json.dumps(record | {"tokens": [*odd[:-1], str(n)]}) for n in range(9)]
+    source, out = tmp_path / "a.jsonl", tmp_path / "data"
+    source.write_text("\n".join([json.dumps(record), *lines]))
+    config = PrepareConfig(
+        source="csv", task="token-classification", train_file=str(source), out=str(out)
+    )
+    prepare(config, silent, list)
+    labels = read_labels(out, None)
+    for name in ("train", "dev"):
+        table = read_tsv(out / f"{name}.tsv")
+        tags = make_task(labels).encode(out / f"{name}.tsv", table)
+        assert tags.shape == (len(table), 8)
+        assert all(map(str.isprintable, "".join(table["text"]).replace("\u00a0", "")))
+        copied = rows(out / f"{name}.tsv", (out / f"{name}.tsv").read_bytes())
+        assert [text for _, text in copied] == table["text"].tolist()
+    [(_, text)] = rows(source, json.dumps(record))
+    assert text == "New\u00a0York \ufffd ab ab \ufffd \ufffd a\u00a0b c"
+
+
 def test_columns_of_conll_files_are_numbers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not one of the columns 1 to 2"):
         rows(tmp_path / "a.conll", "a\tO\n", label_column="tag")
+
+
+def test_classifiers_refuse_conll_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("Ada\tB-PER\n\n")
+    for read in (read_rows, read_texts):
+        with pytest.raises(BertAccumError, match="only the task token-classification reads"):
+            list(read(path, ReadOptions(label_column=None)))
 
 
 def prepared(folder: Path, train: str, **others: str) -> dict[str, object]:
