@@ -8,8 +8,9 @@ environment; tf-models-official runs in ours, which includes it. After some unti
 peers take turns of a few updates each, and ratios are medians over the rounds. `tokenizing` lets
 them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
 texts to probabilities, in batches of 32 of similar length; all run the same models, with random
-weights. `tagging` lets them take turns at training on sentences with a tag for each word, in windows
-as those of `training`. Each part writes peers-<part>.json and prints a Markdown table.
+weights. `tagging` lets them take turns at training BERT-Tiny and BERT-Small on sentences with a tag
+for each word, with the same target batch. Each part writes peers-<part>.json and prints a Markdown
+table.
 
 With 512 tokens, all peers together need more than 24 GB of memory; `--peers` chooses some of them.
 """

@@ -1,7 +1,7 @@
 """Hugging Face Trainer on PyTorch, with batches padded to their longest review.
 
-The entry `sampling` of the task is `random` or `group_by_length`. With the entry `outputs`, each token
-has one of this number of tags, or -100.
+The entry `sampling` of the task is `random` or `group_by_length`. With the entry `outputs`, the
+number of tags, each token has a tag, or -100 for none.
 """
 
 import dataclasses
