@@ -10,6 +10,7 @@ doccano.github.io and labelstud.io/guide/export for spans.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections import Counter
@@ -33,10 +34,15 @@ _JSON = frozenset({".json", ".jsonl", ".ndjson"})
 _CONLL = frozenset({".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2"})
 _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
+# Names of columns in the first line of a CoNLL file.
+_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "text", "form"})
+_TAG_NAMES = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos_tag"})
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
 _WORDS = ("tokens", "words")
+# Labels of Label Studio in HTML and in dialogues.
+_OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 
@@ -70,17 +76,24 @@ def has_sentences(path: Path, reading: ReadOptions) -> bool:
     return usual > 0.9 * widths.total() and usual < len(sample)
 
 
-def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
-    """Yield the rows of a table whose texts are words, and whose labels tags, between spaces."""
-    single = many = 0
+def of_table(rows: Iterator[Row], path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a table with a sentence and its tags in each row.
+
+    Words and tags are separated by spaces, or are lists as pandas writes them.
+
+    Args:
+      names: Names of tags that are numbers.
+    """
+    single, many, prepared = 0, 0, is_prepared(path)
     for row in rows:
         words = separated_words(row.text)
         tags = None if row.label is None else row.label.split()
+        if not prepared:
+            words, tags = _items(row.text) or words, _items(row.label) or tags
+        tags = tags and [_named(tag, names, path, row.row) for tag in tags]
         if tags is not None and len(tags) != len(words):
             what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)
-        for tag in set(tags or ()):
-            _checked(tag, path, row.row)
         single, many = single + (len(words) == 1), many + 1
         label = None if tags is None else " ".join(tags)
         yield row._replace(label=label, text=" ".join(map(one_word, words)))
@@ -90,6 +103,17 @@ def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
         raise InputError(what, remedy, path=path)
 
 
+def _items(cell: str | None) -> list[str] | None:
+    """Return the items of a list in Python's or JSON's notation; None if a cell is no such list."""
+    if not (cell and cell.startswith("[") and cell.endswith("]")):
+        return None
+    try:
+        items = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return items if isinstance(items, list) and all(isinstance(i, str) for i in items) else None
+
+
 def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
     """Yield the sentences of a file, with the line or the record where each begins.
 
@@ -97,11 +121,15 @@ def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[R
       reading: Columns of a CoNLL file are numbers; by default, the first one contains the words and
         the last one the tags.
     """
+    for option in ("weight_column", "text_pair_column", "delimiter"):
+        if getattr(reading, option) is not None:
+            what = f"`{option}` applies to tables only, with a sentence in each row"
+            raise ConfigError(what, f"omit `{option}`", path=path)
     if ending(path) not in _JSON and not is_parquet(path):
         first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
         if first.lstrip()[:1] not in ("{", "["):
             return _of_lines(path, reading, note)
-    rows = _of_records(path, reading)
+    rows = _of_records(path, reading, note)
     return rows if reading.label_column is None else _with_words(rows, path, note)
 
 
@@ -144,7 +172,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         for line in filled
         if not line.startswith("#")
     )
-    start, words, tags = 0, list[str](), list[str]()
+    first, start, words, tags = True, 0, list[str](), list[str]()
     for row, line in text_lines(path, reading.encoding):
         cells = _cells(line.rstrip("\r\n"), tabs)
         if not line.strip():
@@ -154,7 +182,18 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             continue
         if line.startswith("#") and not words and len(cells) != width:
             continue  # A comment.
-        if cells[0].startswith(_DOCUMENT) or (numbered and word and _NO_WORD.fullmatch(cells[0])):
+        if cells[0].startswith(_DOCUMENT):
+            if words:
+                yield _row(start, words, tags if tag is not None else None)
+            words, tags = [], []
+            continue
+        if first and _names_columns(cells, word, width - 1 if tag is None else tag):
+            said = ", ".join(cells)[:80]
+            note(f"{path}: row {row} ({said}) is the header and is not read as data")
+            first = False
+            continue
+        first = False
+        if numbered and word and _NO_WORD.fullmatch(cells[0]):
             continue
         if len(cells) != width:
             what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
@@ -163,9 +202,16 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         start = start if words else row
         words.append(cells[word])
         if tag is not None:
-            tags.append(_checked(cells[tag].strip(), path, row))
+            tags.append(_named(cells[tag].strip(), reading.tag_names, path, row))
     if words:
         yield _row(start, words, tags if tag is not None else None)
+
+
+def _names_columns(cells: Sequence[str], word: int, tag: int) -> bool:
+    """Return whether the cells of a line are the names of the columns."""
+    named = [cell.strip().casefold() for cell in cells]
+    fits = word != tag and max(word, tag) < len(named)
+    return fits and named[word] in _WORD_NAMES and named[tag] in _TAG_NAMES
 
 
 def _cells(line: str, tabs: bool) -> list[str]:
@@ -199,13 +245,16 @@ def _checked(tag: str, path: Path, row: int) -> str:
 # --- JSON -------------------------------------------------------------------------------
 
 
-def _of_records(path: Path, reading: ReadOptions) -> Iterator[Row]:
+def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
+    several = list[str]()
     for row, record in _records(path, reading.encoding):
         if not isinstance(record, dict):
             raise InputError("is not a JSON object", "write one per line", path=path, row=row)
         task = record.get("data")
         if isinstance(task, dict):  # A task of Label Studio.
-            record = {**task, "entities": _of_label_studio(record, path, row)}
+            annotations = _annotations(record, path, row)
+            several += [f"{row:,}"] if len(annotations) > 1 else []
+            record = {**task, "entities": _of_label_studio(annotations[0], path, row)}
         labelled = reading.label_column is not None
         words = _field(record, reading.text_column, TEXT, _WORDS)
         if isinstance(words, list):
@@ -213,13 +262,17 @@ def _of_records(path: Path, reading: ReadOptions) -> Iterator[Row]:
             continue
         text = _field(record, reading.text_column, TEXT, _TEXTS)
         if not isinstance(text, str):
-            what = "has neither a list `tokens` nor a text"
-            raise InputError(what, "name one with `text_column`", path=path, row=row)
+            what = f"has neither a list {_asked(reading.text_column, TEXT, 'tokens')} nor a text"
+            remedy = _to_name("text_column", record)
+            raise InputError(what, remedy, path=path, row=row)
         spans = _field(record, reading.label_column or "", LABEL, _SPANS) if labelled else []
         if not isinstance(spans, list):
-            what = "has no list of entities"
-            raise InputError(what, "name one with `label_column`", path=path, row=row)
+            what = f"has no list {_asked(reading.label_column or '', LABEL, 'entities')}"
+            remedy = _to_name("label_column", record)
+            raise InputError(what, remedy, path=path, row=row)
         yield _of_spans(text, spans, labelled, path, row)
+    if several:
+        note(f"{path}: these rows have several annotations; the first is read: {listed(several)}")
 
 
 def _records(path: Path, encoding: str | None) -> Iterator[tuple[int, Any]]:
@@ -251,6 +304,15 @@ def _field(record: dict[str, Any], given: str, usual: str, names: Sequence[str])
     return next((record[name] for name in names if name in record), None)
 
 
+def _asked(given: str, usual: str, default: str) -> str:
+    """Return the field that was looked for: the one that an option names, or the usual one."""
+    return given if given != usual else default
+
+
+def _to_name(option: str, record: dict[str, Any]) -> str:
+    return f"name one of the fields here with `{option}`: {listed(list(record), 10)[:80]}"
+
+
 def _of_lists(
     words: list[Any], record: dict[str, Any], reading: ReadOptions, path: Path, row: int
 ) -> Row:
@@ -260,7 +322,8 @@ def _of_lists(
         return _row(row, words, None)
     tags = _field(record, reading.label_column, LABEL, TAG_COLUMNS)
     if not isinstance(tags, list):
-        raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
+        what = f"has no list {_asked(reading.label_column, LABEL, 'tags')}"
+        raise InputError(what, _to_name("label_column", record), path=path, row=row)
     if len(tags) != len(words):
         what = f"has {counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
         raise InputError(what, "write one tag for each token", path=path, row=row)
@@ -269,23 +332,30 @@ def _of_lists(
 
 
 def _named(tag: Any, names: Sequence[str], path: Path, row: int) -> str:
-    if type(tag) is int and names:
-        if not 0 <= tag < len(names):
+    if names and (type(tag) is int or (isinstance(tag, str) and tag.isdecimal())):
+        if not 0 <= int(tag) < len(names):
             what = f"the tag {tag} is not one of the numbers 0 to {len(names) - 1}"
             raise InputError(what, "correct it, or add its name to `tag_names`", path=path, row=row)
-        return names[tag]
+        return names[int(tag)]
     if type(tag) not in (int, str):
         raise InputError(f"the tag {tag!r} is not text", "correct it", path=path, row=row)
     return _checked(str(tag), path, row)
 
 
-def _of_label_studio(record: dict[str, Any], path: Path, row: int) -> list[Any]:
+def _annotations(record: dict[str, Any], path: Path, row: int) -> list[dict[str, Any]]:
     annotations = _objects(record.get("annotations") or record.get("completions"))
     kept = [one for one in annotations if not one.get("was_cancelled")]
     if not kept:
         remedy = "annotate it, or delete it from the export"
         raise InputError("has no annotation", remedy, path=path, row=row)
-    values = _objects([one.get("value") for one in _objects(kept[0].get("result"))])
+    return kept
+
+
+def _of_label_studio(annotation: dict[str, Any], path: Path, row: int) -> list[Any]:
+    values = _objects([one.get("value") for one in _objects(annotation.get("result"))])
+    for other in (name for value in values for name in value if name in _OTHER_LABELS):
+        what = f"has {other}, whose places are not characters of a text"
+        raise InputError(what, "export labels of plain text", path=path, row=row)
     return [value for value in values if "labels" in value]
 
 

@@ -12,9 +12,10 @@ from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.progress import ignore_note, silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
-from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags
+from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags, why_no_scheme
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
+from data_prep.tables.manifest import TOOL
 from data_prep.tables.table import read_rows
 from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
@@ -157,6 +158,23 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
         ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
+        ("a.csv", "text,label\n\"['a b', 'c']\",\"['O']\"\n", 2, "has 2 words and 1 tag"),
+        ("a.conll", "a\tO\nb\t2\n", 2, "the tag 2 is not one of the numbers 0 to 1"),
+        ("a.conll", "a\tx\tO\n" * 3 + "b\tO\n", 4, "has 2 columns, but most lines have 3"),
+        ("a.conll", "a\tO\nb\tI X\n", 2, "has the tag 'I X'"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": "O"}', 1, "has no list tags; .*: tokens, tags"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [null]}', 1, "the tag None is not text"),
+        ("a.jsonl", '{"tokens": "a", "tags": ["O"]}', 1, "neither a list tokens nor a text"),
+        ("a.jsonl", '{"text": "a b", "label": [[2, 2, "X"]]}', 1, "from 2 to 2 is not inside"),
+        ("a.jsonl", '{"text": "a b", "label": [[3, 0, "X"]]}', 1, "from 3 to 0 is not inside"),
+        ("a.jsonl", f'{{"text": "a", "label": [[0, {10**30}, "X"]]}}', 1, "is not inside"),
+        (
+            "a.json",
+            '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": "/p[1]",'
+            ' "hypertextlabels": ["X"]}}]}]}]',
+            1,
+            "has hypertextlabels, whose places are not characters",
+        ),
     ],
 )
 def test_bad_input_names_the_row(
@@ -191,9 +209,77 @@ def test_prepared_words_have_as_many_tags_as_training_reads(tmp_path: Path) -> N
     assert text == "New\u00a0York \ufffd ab ab \ufffd \ufffd a\u00a0b c"
 
 
-def test_columns_of_conll_files_are_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not one of the columns 1 to 2"):
-        rows(tmp_path / "a.conll", "a\tO\n", label_column="tag")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_column": "tag"}, "is not one of the columns 1 to 2"),
+        ({"weight_column": "2"}, "`weight_column` applies to tables only"),
+        ({"delimiter": ","}, "`delimiter` applies to tables only"),
+    ],
+)
+def test_conll_files_have_numbered_columns_only(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rows(tmp_path / "a.conll", "a\tO\n", **options)
+
+
+@pytest.mark.parametrize("names", ["O,O", "O,B X", "O,,B-X"])
+def test_names_of_tags_are_different_words(names: str) -> None:
+    with pytest.raises(ConfigError, match=r"in `tag_names` (occurs twice|is not one word)"):
+        PrepareConfig(source="csv", train_file="a", task="token-classification", tag_names=names)
+
+
+def test_tags_have_no_pairs_of_texts() -> None:
+    with pytest.raises(ConfigError, match="contradict each other"):
+        PrepareConfig(
+            source="csv", train_file="a", task="token-classification", text_pair_column="b"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "Ada\t1\nlives\t0\n"),
+        ("a.jsonl", '{"tokens": ["Ada", "lives"], "tags": ["1", "0"]}'),
+        ("a.csv", "text,label\nAda lives,1 0\n"),
+    ],
+)
+def test_numbers_are_named_in_each_format(tmp_path: Path, name: str, content: str) -> None:
+    assert rows(tmp_path / name, content, tag_names=("O", "B-PER")) == TWO[:1]
+
+
+def test_cells_contain_lists_as_pandas_writes_them(tmp_path: Path) -> None:
+    """In a prepared file, such a cell is a sentence."""
+    path, cell = tmp_path / "a.csv", "['New York', '[x]']"
+    lists = f"text,label\n\"{cell}\",\"['B-LOC', 'O']\"\nAda lives,\"['B-PER', 'O']\"\n"
+    assert rows(path, lists) == [("B-LOC O", "New\u00a0York [x]"), TWO[0]]
+    assert rows(path, "text,label\n[a] b],O O\n") == [("O O", "[a] b]")]
+    (tmp_path / "manifest.json").write_text(json.dumps({"tool": TOOL, "files": {"train.tsv": {}}}))
+    prepared = rows(tmp_path / "train.tsv", f"label\ttext\n0 1 0\t{cell}\n")
+    assert prepared == [("0 1 0", cell)]
+
+
+def test_first_line_may_name_the_columns(tmp_path: Path) -> None:
+    notes: list[str] = []
+    path = tmp_path / "a.conll"
+    for header in ("token\tpos\tner_tags\n", "Word\tPOS\tTag\n\n"):
+        path.write_text(f"{header}Ada\tN\tB-PER\nlives\tV\tO\n")
+        found = list(read_rows(path, ReadOptions(words=True), notes.append))
+        assert [(row.label, row.text) for row in found] == TWO[:1]
+        assert "is the header and is not read as data" in notes[-1]
+    assert rows(path, "a\tO\ntoken\ttag\n") == [("O tag", "a token")]
+    assert rows(path, "-DOCSTART-\tO\nAda\tO\n-DOCSTART-\tO\nYes\tO\n") == [("O", "Ada"), TWO[1]]
+
+
+def test_only_the_first_annotation_is_read(tmp_path: Path) -> None:
+    notes: list[str] = []
+    result = [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]
+    task = {"data": TEXT, "annotations": [{"result": result}, {"result": []}]}
+    (tmp_path / "a.json").write_text(json.dumps([task]))
+    [found] = read_rows(tmp_path / "a.json", ReadOptions(words=True), notes.append)
+    assert (found.label, found.text) == TWO[0]
+    assert notes[-1].endswith("have several annotations; the first is read: 1")
 
 
 def test_classifiers_refuse_conll_files(tmp_path: Path) -> None:
@@ -284,6 +370,25 @@ def test_scheme_is_the_one_that_forbids_least() -> None:
         assert find_scheme(sequences) == scheme
         if scheme:
             assert sum(forbidden_tags(tags, scheme) for tags in sequences) == forbidden
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        ("O B-X I-X PER", "no prefix and type, as in B-PER: PER"),
+        ("O B-X I-X B-", "no prefix and type, as in B-PER: B-"),
+        ("O B-X E-X U-X", "they mix the prefixes B, E, U"),
+        ("O b-X i-X I-Y", "unlike in b-X, i-X"),
+        ("O B_X I_X", "unlike in B_X, I_X"),
+        ("O B I", "they have no type"),
+        ("0 1 2", "they are numbers; --tag-names names them"),
+        ("NN VB -LRB- X", None),
+    ],
+)
+def test_tags_that_nearly_have_a_scheme_say_why_not(tags: str, reason: str | None) -> None:
+    assert find_scheme([tags.split()]) is None
+    found = why_no_scheme(tags.split())
+    assert found is None if reason is None else found is not None and reason in found
 
 
 def test_words_of_running_text() -> None:

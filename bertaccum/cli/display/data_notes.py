@@ -7,8 +7,14 @@ from typing import Any
 
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.prepare import MIN_DEV_FRACTION
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.system.phrases import counted, listed
+from data_prep.labels.tag_schemes import why_no_scheme
 from data_prep.tables.spellings import has_stray, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
@@ -20,12 +26,13 @@ _CONFLICTS = {
     None: ("more than one label", "correct the labels or delete the rows"),
     REGRESSION: ("more than one score", "the model learns their mean"),
     MULTI_LABEL: ("more than one set of labels", "correct the labels or delete the rows"),
+    TOKEN_CLASSIFICATION: ("different tags", "correct the tags or delete the rows"),
 }
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
     """Return one line for each problem in the data that a user should know about."""
-    kinds = (_duplicates, _conflicts, _oddities, _single, _absent, _enlarged, _small, _long)
+    kinds = (_duplicates, _conflicts, _oddities, _single, _tags, _absent, _enlarged, _small, _long)
     return [f"note: {line}" for kind in kinds for line in kind(manifest)]
 
 
@@ -116,6 +123,20 @@ def _single(manifest: dict[str, Any]) -> Iterator[str]:
     if counts and not several:
         remedy = "if labels are separated by another character, pass --label-separator"
         yield f"no row has more than one label; {remedy}"
+
+
+def _tags(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield why tags have no scheme, or how many of them it forbids."""
+    if manifest["task"] != TOKEN_CLASSIFICATION:
+        return
+    scheme = manifest["label_format"].get("scheme")
+    reason = None if scheme else why_no_scheme(manifest["labels"])
+    if reason:
+        yield f"the tags have no scheme, so entities are not counted: {reason}"
+    for split, counts in manifest["counts"].items():
+        if forbidden := counts.get("forbidden_tags"):
+            of = counted(forbidden, f"word of {split}.tsv has", f"words of {split}.tsv have")
+            yield f"{of} a tag that {scheme} forbids after the tag before it; the tags are kept"
 
 
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
