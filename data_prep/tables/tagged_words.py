@@ -41,6 +41,8 @@ _TAG_NAMES = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
 _WORDS = ("tokens", "words")
+# A word and a full stop, which ends a text but no line of a CoNLL file.
+_END_OF_TEXT = re.compile(r"\w[.!?]\s*$")
 # Labels of Label Studio in HTML and in dialogues.
 _OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
@@ -72,8 +74,9 @@ def has_sentences(path: Path, reading: ReadOptions) -> bool:
         return True
     sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
     widths = Counter(len(line.split()) for line in sample if line.strip())
-    usual = widths.most_common(1)[0][1] if widths else 0
-    return usual > 0.9 * widths.total() and usual < len(sample)
+    [(width, usual)] = widths.most_common(1) or [(0, 0)]
+    texts = sum(bool(_END_OF_TEXT.search(line)) for line in sample) if width > 1 else 0
+    return 0.9 * widths.total() < usual < len(sample) and texts <= usual / 2
 
 
 def of_table(rows: Iterator[Row], path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
@@ -121,8 +124,8 @@ def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[R
       reading: Columns of a CoNLL file are numbers; by default, the first one contains the words and
         the last one the tags.
     """
-    for option in ("weight_column", "text_pair_column", "delimiter"):
-        if getattr(reading, option) is not None:
+    for option in ("weight_column", "text_pair_column", "delimiter", "label_columns"):
+        if getattr(reading, option):
             what = f"`{option}` applies to tables only, with a sentence in each row"
             raise ConfigError(what, f"omit `{option}`", path=path)
     if ending(path) not in _JSON and not is_parquet(path):

@@ -215,6 +215,7 @@ def test_prepared_words_have_as_many_tags_as_training_reads(tmp_path: Path) -> N
         ({"label_column": "tag"}, "is not one of the columns 1 to 2"),
         ({"weight_column": "2"}, "`weight_column` applies to tables only"),
         ({"delimiter": ","}, "`delimiter` applies to tables only"),
+        ({"label_columns": ("1", "2")}, "`label_columns` applies to tables only"),
     ],
 )
 def test_conll_files_have_numbered_columns_only(
@@ -247,6 +248,27 @@ def test_tags_have_no_pairs_of_texts() -> None:
 )
 def test_numbers_are_named_in_each_format(tmp_path: Path, name: str, content: str) -> None:
     assert rows(tmp_path / name, content, tag_names=("O", "B-PER")) == TWO[:1]
+
+
+def test_classes_have_the_order_of_the_names(tmp_path: Path) -> None:
+    """Other files with the same numbers have the same tags."""
+    path, names = tmp_path / "a.conll", "I-PER,B-PER,O,B-LOC"
+    path.write_text("".join(f"{n}\t0\n{n}\t{n % 3}\n\n" for n in range(9)))
+    config = {"source": "csv", "task": "token-classification", "train_file": str(path)}
+    config |= {"out": str(tmp_path / "data")}
+    manifest = prepare(PrepareConfig(**config, tag_names=names), silent, list).manifest
+    assert manifest["labels"] == names.split(",")
+    path.write_text("a\tB-X\nb\t0\n")
+    with pytest.raises(BertAccumError, match=r"without a name in `tag_names`: B-X"):
+        prepare(PrepareConfig(**config, tag_names=names, overwrite=True), silent, list)
+
+
+def test_texts_of_equal_length_are_no_conll_file(tmp_path: Path) -> None:
+    path, words = tmp_path / "a.txt", ReadOptions(words=True, label_column=None)
+    path.write_text("APC is here.\n\nAnd a cancer.\n")
+    assert list(read_texts(path, words)) == ["APC is here.", "", "And a cancer."]
+    path.write_text("APC NN\nU.S. NN\n. .\n\ncancer NN\n")
+    assert list(read_texts(path, words)) == ["APC U.S. .", "cancer"]
 
 
 def test_cells_contain_lists_as_pandas_writes_them(tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
         dropped = "because all texts with this label are in another split"
-        reason = "so a model cannot learn to predict it" if kept else dropped
+        others = any(count.get(name) for count in counts.values() for name in lost)
+        reason = dropped if others and not kept else "so a model cannot learn to predict it"
         yield f"train.tsv has no rows labeled {listed(lost)}, {reason}"
     noted.update(lost)
     for split in _held_out(manifest):
