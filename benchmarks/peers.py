@@ -12,6 +12,9 @@ weights. `tagging` lets them take turns at training BERT-Tiny and BERT-Small on 
 for each word, with the same target batch. Each part writes peers-<part>.json and prints a Markdown
 table.
 
+If other programs use the cores as well, set OMP_WAIT_POLICY=PASSIVE. Otherwise, PyTorch's threads
+spin while they wait for each other, and some peers become many times slower.
+
 With 512 tokens, all peers together need more than 24 GB of memory; `--peers` chooses some of them.
 """
 
@@ -50,7 +53,7 @@ sys.path.append(str(Path(__file__).parent / "peers"))
 from peer_process import PeerError, PeerProcess
 
 SCRIPTS = Path(__file__).parent / "peers"
-MICRO_BATCH, STEPS = 8, 4
+MICRO_BATCH = 8
 ROWS = 4000
 # Models of the parts `prediction` and `tagging`.
 MODELS = ("bert-tiny", "bert-small")
@@ -205,6 +208,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="micro-batches in an update")
     parser.add_argument("--peers", nargs="+", help="names of the peers beside bertaccum")
     arguments = parser.parse_args()
     arguments.out, shared = arguments.out.resolve(), arguments.shared.resolve()
@@ -216,8 +220,8 @@ def main() -> None:
         "model": "bert-small",
         "encoder": dataclasses.asdict(PRESET_CONFIGS["bert-small"]),
         "micro_batch": MICRO_BATCH,
-        "accumulation_steps": STEPS,
-        "examples": MICRO_BATCH * STEPS,
+        "accumulation_steps": arguments.steps,
+        "examples": MICRO_BATCH * arguments.steps,
         "rows": ROWS,
         "dropout": 0.1,
     }
