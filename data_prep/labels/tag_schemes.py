@@ -54,6 +54,8 @@ def why_no_scheme(tags: Collection[str]) -> str | None:
     """Return why tags have no scheme, if it seems that they should have one."""
     prefixes = {tag: _prefix(tag) for tag in tags if tag != OUTSIDE}
     others = [tag for tag, prefix in prefixes.items() if prefix not in _KNOWN]
+    if not prefixes:
+        return None
     if len(others) <= len(prefixes) / 2:
         if others:
             return f"these tags have no prefix and type, as in B-PER: {listed(others)}"
@@ -63,7 +65,7 @@ def why_no_scheme(tags: Collection[str]) -> str | None:
     alike = [tag for tag in others if _prefix(tag[:1].upper() + "-" + tag[2:]) in _KNOWN]
     if alike := [tag for tag in alike if tag[1:2] in ("-", "_")]:
         return f"a prefix is a capital letter before a hyphen, unlike in {listed(alike)}"
-    return "they are numbers; --tag-names names them" if all(map(str.isdecimal, tags)) else None
+    return "they are numbers; `tag_names` names them" if all(map(str.isdecimal, tags)) else None
 
 
 def _prefix(tag: str) -> str:

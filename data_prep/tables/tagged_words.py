@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -111,7 +112,9 @@ def _items(cell: str | None) -> list[str] | None:
     if not (cell and cell.startswith("[") and cell.endswith("]")):
         return None
     try:
-        items = ast.literal_eval(cell)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes, such as \d.
+            items = ast.literal_eval(cell)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     return items if isinstance(items, list) and all(isinstance(i, str) for i in items) else None

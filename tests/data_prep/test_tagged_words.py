@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from data_prep.tables.table import read_rows
 from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
 from data_prep.tables.words import SplitText, word_spans
+
+Program = Callable[..., tuple[int, str, str]]
 
 
 def rows(path: Path, content: str | bytes, **options: object) -> list[tuple[str | None, str]]:
@@ -263,6 +266,16 @@ def test_classes_have_the_order_of_the_names(tmp_path: Path) -> None:
         prepare(PrepareConfig(**config, tag_names=names, overwrite=True), silent, list)
 
 
+def test_prepare_says_why_there_is_no_scheme(tmp_path: Path, program: Program) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"{n}\tB-X\nb\tPER\n\n" for n in range(9)))
+    options = ["--source", "csv", "--task", "token-classification", "--train-file", path]
+    _, _, said = program("prepare", *options, "--out", tmp_path / "data")
+    assert "so entities are not counted: these tags have no prefix and type" in said
+    path.write_text("".join(f"{n}\t1\nb\t0\n\n" for n in range(9)))
+    assert "--tag-names names them" in program("prepare", *options, "--out", tmp_path / "b")[2]
+
+
 def test_texts_of_equal_length_are_no_conll_file(tmp_path: Path) -> None:
     path, words = tmp_path / "a.txt", ReadOptions(words=True, label_column=None)
     path.write_text("APC is here.\n\nAnd a cancer.\n")
@@ -403,7 +416,7 @@ def test_scheme_is_the_one_that_forbids_least() -> None:
         ("O b-X i-X I-Y", "unlike in b-X, i-X"),
         ("O B_X I_X", "unlike in B_X, I_X"),
         ("O B I", "they have no type"),
-        ("0 1 2", "they are numbers; --tag-names names them"),
+        ("0 1 2", "they are numbers; `tag_names` names them"),
         ("NN VB -LRB- X", None),
     ],
 )

@@ -14,7 +14,6 @@ from bertaccum.options.task_names import (
     TOKEN_CLASSIFICATION,
 )
 from bertaccum.system.phrases import counted, listed
-from data_prep.labels.tag_schemes import why_no_scheme
 from data_prep.tables.spellings import has_stray, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
@@ -126,13 +125,8 @@ def _single(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _tags(manifest: dict[str, Any]) -> Iterator[str]:
-    """Yield why tags have no scheme, or how many of them it forbids."""
-    if manifest["task"] != TOKEN_CLASSIFICATION:
-        return
-    scheme = manifest["label_format"].get("scheme")
-    reason = None if scheme else why_no_scheme(manifest["labels"])
-    if reason:
-        yield f"the tags have no scheme, so entities are not counted: {reason}"
+    """Yield how many tags their scheme forbids."""
+    scheme = manifest.get("label_format", {}).get("scheme")
     for split, counts in manifest["counts"].items():
         if forbidden := counts.get("forbidden_tags"):
             of = counted(forbidden, f"word of {split}.tsv has", f"words of {split}.tsv have")
