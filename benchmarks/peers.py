@@ -174,7 +174,8 @@ def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any
         for data, preset in itertools.product((WNUT, NCBI), MODELS):
             train = data.prepared(shared, arguments.out) / "train.tsv"
             path = arguments.out / f"tokens-{data.name}.npz"
-            model = {"model": preset, "encoder": dataclasses.asdict(PRESET_CONFIGS[preset])}
+            model: dict[str, Any] = {"model": preset}
+            model["encoder"] = dataclasses.asdict(PRESET_CONFIGS[preset])
             model |= {"train": str(train), "length": data.length}
             model["outputs"] = write_tags(train, vocabulary_file(shared), data.length, path)
             for precision in arguments.precisions:
