@@ -91,6 +91,9 @@ def test_results_are_a_conll_file(trained: Path, program: Run, tmp_path: Path) -
     code, _, err = program("predict", "--run", trained / "run", "--file", source, "--results", out)
     assert code == 0, err
     assert out.read_text() == source.read_text() + "\n"
+    (tmp_path / "one.txt").write_text("Ada in Rome\n")
+    one = ["--file", tmp_path / "one.txt", "--results", out]
+    assert program("predict", "--run", trained / "run", *one)[1] == f"{out}: 1 prediction\n"
     scores = bertaccum.evaluate(run=str(trained / "run"), file=str(source), keep=False)
     assert (scores.examples, scores.entity_f1) == (30, 1.0)
 
