@@ -10,8 +10,9 @@ Writes exactness.json and exactness.md, and prints the first table of exactness.
 PyTorch. `--peers` also measures Keras 3, gradient-accumulator, and Hugging Face's Trainer and
 Accelerate. Each has its own environment in the folder `peers` of --out. A missing environment is
 installed from `benchmarks/peers`, which requires Python 3.11 and a package index. `--only TEXT`
-measures only the columns with this text in their title. A crash is recorded as a result and does
-not stop the benchmark. The *.log files contain the output of the trainings.
+measures only the columns with this text in their title, and `--rows TEXT` only such rows. A crash
+is recorded as a result and does not stop the benchmark. The *.log files contain the output of the
+trainings.
 """
 
 from __future__ import annotations
@@ -30,13 +31,22 @@ from exactness_cases.processes import environment_python, run_jobs
 
 
 def train(
-    columns: list[Column], cases: list[Case], pythons: dict[str, str], folder: Path
+    columns: list[Column],
+    cases: list[Case],
+    numbers: list[int],
+    pythons: dict[str, str],
+    folder: Path,
 ) -> Trained:
-    """Run all trainings that the columns need, one process at a time, and return the results."""
+    """Run all trainings that the columns need, one process at a time, and return the results.
+
+    Args:
+      numbers: Numbers of the cases to train.
+    """
     trained: Trained = {}
     for framework, dtype in tables.unique((c.framework, c.dtype) for c in columns):
         chosen = [c for c in columns if (c.framework, c.dtype) == (framework, dtype)]
-        jobs: list[Job] = tables.unique(job for c in chosen for job in c.jobs(cases))
+        wanted = tables.unique(job for c in chosen for job in c.jobs(cases))
+        jobs: list[Job] = [job for job in wanted if job.case in numbers]
         begin = time.monotonic()
         results = run_jobs(pythons[framework], framework, dtype, jobs, folder)
         for count, (job, result) in enumerate(results, 1):
@@ -79,6 +89,9 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="measure only columns with this text in their title"
     )
+    parser.add_argument(
+        "--rows", default="", help="measure only rows with this text in their title"
+    )
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -92,8 +105,9 @@ def main() -> None:
         name = ENVIRONMENTS[framework]
         pythons[framework] = environment_python(name, arguments.peers_python, out / "peers")
     cases = all_cases(arguments.keras3)
-    trained = train(columns, cases, pythons, out)
-    write([cell(trained, c, cases, n) for n in range(len(cases)) for c in columns], out)
+    numbers = [number for number, case in enumerate(cases) if arguments.rows in case.row]
+    trained = train(columns, cases, numbers, pythons, out)
+    write([cell(trained, c, cases, n) for n in numbers for c in columns], out)
 
 
 if __name__ == "__main__":

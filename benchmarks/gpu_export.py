@@ -91,7 +91,8 @@ def gradients(trainee: Trainee, rows: int, length: int) -> Step:
     """Return forward and backward passes for one shape, as `Trainee` compiles them."""
     window = full_window(length, rows, rows)
     batch = trainee.open_share(window.tensors).micro_batch(0)
-    texts = [getattr(batch.texts, field.name).numpy() for field in dataclasses.fields(PaddedTexts)]
+    fields = [getattr(batch.texts, field.name) for field in dataclasses.fields(PaddedTexts)]
+    texts = [field.numpy() for field in fields if field is not None]
     labels, of_sites, offsets = (
         tensor.numpy() for tensor in (batch.labels, batch.masks.of_sites, batch.masks.offsets)
     )

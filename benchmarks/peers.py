@@ -8,7 +8,12 @@ environment; tf-models-official runs in ours, which includes it. After some unti
 peers take turns of a few updates each, and ratios are medians over the rounds. `tokenizing` lets
 them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
 texts to probabilities, in batches of 32 of similar length; all run the same models, with random
-weights. Each part writes peers-<part>.json and prints a Markdown table.
+weights. `tagging` lets them take turns at training BERT-Tiny and BERT-Small on sentences with a tag
+for each word, with the same target batch. Each part writes peers-<part>.json and prints a Markdown
+table.
+
+If other programs use the cores as well, set OMP_WAIT_POLICY=PASSIVE. Otherwise, PyTorch's threads
+spin while they wait for each other, and some peers become many times slower.
 
 With 512 tokens, all peers together need more than 24 GB of memory; `--peers` chooses some of them.
 """
@@ -17,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -27,7 +33,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools import prepared_yelp, random_run, say, table, vocabulary_file, write_tokens, yelp_stores
+from task_data import NCBI, WNUT
+from tools import (
+    prepared_yelp,
+    random_run,
+    say,
+    table,
+    vocabulary_file,
+    write_tags,
+    write_tokens,
+    yelp_stores,
+)
 
 from bertaccum import api
 from bertaccum.bert.presets import PRESET_CONFIGS
@@ -37,10 +53,10 @@ sys.path.append(str(Path(__file__).parent / "peers"))
 from peer_process import PeerError, PeerProcess
 
 SCRIPTS = Path(__file__).parent / "peers"
-MICRO_BATCH, STEPS = 8, 4
+MICRO_BATCH = 8
 ROWS = 4000
-# Models of the part `prediction`.
-PREDICTED = ("bert-tiny", "bert-small")
+# Models of the parts `prediction` and `tagging`.
+MODELS = ("bert-tiny", "bert-small")
 
 
 @dataclass(frozen=True)
@@ -78,6 +94,10 @@ PEERS = {
         Peer("PyTorch loop, grouped", LOOP, "huggingface", GROUPED, timed=31),
         Peer("Keras 3", "keras3.py", "keras3", {"backend": "tensorflow"}),
         Peer("tf-models-official", "tf_models.py"),
+    ],
+    "tagging": [
+        Peer("bertaccum", "ours.py", warm=8, timed=16),
+        Peer("Hugging Face", HF, "huggingface", RANDOM, warm=8, timed=16),
     ],
     "tokenizing": [
         Peer("bertaccum", "our_tokenizer.py", warm=1, timed=1),
@@ -142,13 +162,25 @@ def shown(results: list[dict[str, Any]]) -> str:
 def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any]]:
     """Yield the entries in which the tasks of a part differ."""
     if arguments.part == "prediction":
-        for preset in PREDICTED:
+        for preset in MODELS:
             folders = exports(preset, shared, arguments.out)
             yield folders | {"case": preset, "length": 128, "batch": 32, "examples": ROWS}
         return
     if arguments.part == "tokenizing":
         for length in arguments.lengths:
             yield {"case": f"{length}, -", "length": length, "examples": ROWS}
+        return
+    if arguments.part == "tagging":
+        for data, preset in itertools.product((WNUT, NCBI), MODELS):
+            train = data.prepared(shared, arguments.out) / "train.tsv"
+            path = arguments.out / f"tokens-{data.name}.npz"
+            model: dict[str, Any] = {"model": preset}
+            model["encoder"] = dataclasses.asdict(PRESET_CONFIGS[preset])
+            model |= {"train": str(train), "length": data.length}
+            model["outputs"] = write_tags(train, vocabulary_file(shared), data.length, path)
+            for precision in arguments.precisions:
+                own = {"case": f"{data.name}, {preset}, {precision}", "precision": precision}
+                yield model | own | {"tokens": str(path)}
         return
     for length, store in yelp_stores(shared, arguments.out, arguments.lengths):
         tokens = write_tokens(store, ROWS, arguments.out / f"tokens-{length}.npz")
@@ -177,6 +209,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="micro-batches in an update")
     parser.add_argument("--peers", nargs="+", help="names of the peers beside bertaccum")
     arguments = parser.parse_args()
     arguments.out, shared = arguments.out.resolve(), arguments.shared.resolve()
@@ -188,8 +221,8 @@ def main() -> None:
         "model": "bert-small",
         "encoder": dataclasses.asdict(PRESET_CONFIGS["bert-small"]),
         "micro_batch": MICRO_BATCH,
-        "accumulation_steps": STEPS,
-        "examples": MICRO_BATCH * STEPS,
+        "accumulation_steps": arguments.steps,
+        "examples": MICRO_BATCH * arguments.steps,
         "rows": ROWS,
         "dropout": 0.1,
     }

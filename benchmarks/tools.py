@@ -15,13 +15,13 @@ import numpy as np
 
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
-from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenization import SEGMENT, TAG_BIT, Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.commands import FIRST, TrainConfig
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.system.progress import silent
 from bertaccum.tasks.classification import Classification
@@ -82,6 +82,15 @@ def write_tokens(store: TokenStore, rows: int, path: Path) -> Path:
     ids, labels = store.token_ids[: offsets[-1]], store.labels[:rows]
     np.savez(path, token_ids=ids, offsets=offsets, labels=labels)
     return path
+
+
+def write_tags(tsv: Path, vocabulary: Path, length: int, path: Path) -> int:
+    """Write the tokens and tags of a TSV for peers, and return the number of different tags."""
+    entries, task = Vocabulary(read_vocabulary(vocabulary)), make_task(read_labels(tsv.parent))
+    store = open_store(tsv, task, Tokenization(entries, length, words=FIRST), silent)
+    ids, tags = store.token_ids & (SEGMENT - 1), (store.token_ids >> TAG_BIT) - 1
+    np.savez(path, token_ids=ids, offsets=store.offsets, labels=np.where(tags < 0, -100, tags))
+    return task.labels.outputs
 
 
 def random_store(rows: int, length: int) -> TokenStore:

@@ -49,7 +49,7 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress, note: No
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
     kind = label_kind(source, rows, task, config.labels_as_written)
-    for line in format_notes(kind.format, kind.task, task, separator):
+    for line in format_notes(kind.format, kind.task, task, separator, kind.labels):
         note(f"{source.train.where}: {line}")
     if config.layout == "cola":
         _check_cola(rows, kind)

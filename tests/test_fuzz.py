@@ -178,6 +178,25 @@ def weighted_case(folder: Path) -> tuple[Path, Reader]:
     return path, preparing(out, source="csv", train_file=str(path), **columns)
 
 
+def tagged_case(folder: Path, ending: str, sentence: str) -> tuple[Path, Reader]:
+    path, out = folder / f"mine.{ending}", folder / "out"
+    path.write_text(
+        "text,label\n" * (ending == "csv") + "".join(f"{sentence % i}\n" for i in range(6))
+    )
+    options = {"source": "csv", "task": "token-classification"}
+    return path, preparing(out, train_file=str(path), **options)
+
+
+CONLL = "Ada%d\tB-PER\nlives\tO\n"
+LISTS = '{"tokens": ["Ada%d", "lives"], "ner_tags": ["B-PER", "O"]}'
+CELLS = """"['Ada%d', 'lives']","['B-PER', 'O']"\nb a,O B-PER"""
+SPANS = '{"text": "Ada%d \\u00e9", "label": [{"start": 0, "end": 3, "label": "X", "text": "Ada"}]}'
+LABEL_STUDIO = (
+    '{"data": {"text": "Ada%d is"}, "annotations": [{"was_cancelled": false, "result":'
+    ' [{"value": {"start": 0, "end": 3, "labels": ["X"]}}]}]}'
+)
+
+
 def glue_case(folder: Path) -> tuple[Path, Reader]:
     glue, out = folder / "RTE", folder / "out"
     glue.mkdir()
@@ -358,6 +377,11 @@ CASES = {
     "utf-16": utf_16_case,
     "parquet": parquet_case,
     "weighted": weighted_case,
+    "conll": partial(tagged_case, ending="conll", sentence=CONLL),
+    "lists of tags": partial(tagged_case, ending="jsonl", sentence=LISTS),
+    "lists of tags in a table": partial(tagged_case, ending="csv", sentence=CELLS),
+    "spans": partial(tagged_case, ending="jsonl", sentence=SPANS),
+    "label studio": partial(tagged_case, ending="jsonl", sentence=LABEL_STUDIO),
     "glue": glue_case,
     "classes": classes_case,
     "config": config_case,

@@ -11,16 +11,29 @@ from small import write_small_task
 
 from bertaccum.cli.program import cli, main
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted((ROOT / "configs").glob("*.yaml"))
 # Each task, metric of the best checkpoint, fit of the decoding, and class weight; the other recipes
 # differ from these only in numbers.
-TRAINED = ["cola", "goemotions", "rare-class", "sick-entailment", "sick-relatedness", "yelp"]
+TRAINED = ["cola", "goemotions", "names", "rare-class", "sick-entailment", "sick-relatedness"]
+TRAINED += ["yelp"]
 
 # The label of a review of class 0 or 1, for each kind of task.
 CELLS = {CLASSIFICATION: ["0", "1"], REGRESSION: ["1.5", "4.0"], MULTI_LABEL: ["0|1", "1"]}
+
+
+def cell(task: str, label: int, text: str) -> str:
+    """Return the cell of the label of a review; all of its words have the same tag."""
+    if task == TOKEN_CLASSIFICATION:
+        return " ".join(str(label) for _ in text.split())
+    return CELLS[task][label]
 
 
 @pytest.fixture
@@ -28,11 +41,11 @@ def data(recipe: Path, tmp_path: Path) -> Path:
     """Return a small data folder for the task of a recipe."""
     folder = tmp_path / "reviews"
     write_small_task(folder, train=96, dev=8)
-    cells = CELLS[yaml.safe_load(recipe.read_text(encoding="utf-8")).get("task", CLASSIFICATION)]
+    task = yaml.safe_load(recipe.read_text(encoding="utf-8")).get("task", CLASSIFICATION)
     for tsv in folder.glob("*.tsv"):
         rows = [row.partition("\t") for row in tsv.read_text().splitlines()]
-        labels = ["label", *(cells[int(label)] for label, _, _ in rows[1:])]
-        lines = [f"{cell}\t{text}\n" for cell, (_, _, text) in zip(labels, rows, strict=True)]
+        labels = ["label", *(cell(task, int(label), text) for label, _, text in rows[1:])]
+        lines = [f"{own}\t{text}\n" for own, (_, _, text) in zip(labels, rows, strict=True)]
         tsv.write_text("".join(lines))
     return folder
 

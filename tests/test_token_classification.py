@@ -91,6 +91,9 @@ def test_results_are_a_conll_file(trained: Path, program: Run, tmp_path: Path) -
     code, _, err = program("predict", "--run", trained / "run", "--file", source, "--results", out)
     assert code == 0, err
     assert out.read_text() == source.read_text() + "\n"
+    (tmp_path / "one.txt").write_text("Ada in Rome\n")
+    one = ["--file", tmp_path / "one.txt", "--results", out]
+    assert program("predict", "--run", trained / "run", *one)[1] == f"{out}: 1 prediction\n"
     scores = bertaccum.evaluate(run=str(trained / "run"), file=str(source), keep=False)
     assert (scores.examples, scores.entity_f1) == (30, 1.0)
 
@@ -110,6 +113,18 @@ def test_savedmodel_returns_the_entities_of_predict(trained: Path, tmp_path: Pat
         assert (found["entity_start"][row, count:] == -1).all()
         assert [tag.decode() for tag in found["tag"][row] if tag] == predicted.tags
     assert serve(text=tf.constant([], tf.string))["tag"].shape[0] == 0
+
+
+def test_model_of_tokens_returns_the_tags_of_all_tokens(trained: Path, tmp_path: Path) -> None:
+    bertaccum.export(run=str(trained / "run"), inputs="tokens", out=str(tmp_path / "model"))
+    serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    vocabulary = [*SPECIAL_TOKENS, *WORDS]
+    tokens = ["[CLS]", "ada", "in", "rome", "[SEP]"]
+    ids = tf.constant([[vocabulary.index(token) for token in tokens]])
+    found = serve(token_ids=ids, segment_ids=tf.zeros_like(ids), padding_mask=tf.ones_like(ids))
+    assert all(value.shape[:2] == [1, 5] for value in found.values())
+    [predicted] = bertaccum.predict(["Ada in Rome"], run=str(trained / "run"))
+    assert [tag.decode() for tag in found["tag"][0, 1:4].numpy()] == predicted.tags
 
 
 def test_head_of_an_export_can_be_kept(trained: Path, tmp_path: Path) -> None:
@@ -140,6 +155,7 @@ def test_windows_read_all_words_and_all_pieces_can_be_trained(
         max_seq_length=6,
         windows=4,
         label_pieces="all",
+        class_weight="balanced",
         micro_batch=3,
         epochs=1,
         learning_rate=0.01,
@@ -154,7 +170,7 @@ def test_windows_read_all_words_and_all_pieces_can_be_trained(
     [
         ({"truncate": "tail"}, "`truncate` tail does not suit"),
         ({"windows": 2, "pool": "max"}, "`pool` max does not suit"),
-        ({"class_weight": "balanced"}, "`class_weight` cannot be used with the task"),
+        ({"class_weight": "O=0.5,B-ORG=2"}, "'B-ORG' is not a class"),
         ({"thresholds": "dev"}, "`thresholds` cannot be used with the task"),
         ({"best_by": "micro_f1"}, "choose one of entity_f1, macro_entity_f1, accuracy, loss"),
     ],

@@ -61,7 +61,8 @@ class Case:
       examples: Number of examples of an epoch, which are never shuffled.
       micro: Sizes of a window's micro-batches. The last window of an epoch may be shorter.
       epochs: Number of epochs.
-      model: `dense`, `embedding` or `regularized`.
+      model: `dense`, `embedding`, `regularized` or, with a target for each token that is not
+        masked, `tags`.
       sample_weights: Whether examples are weighted.
       overflow: Number, counted from 1, of the micro-batch in the second window that has an
         infinite target; 0 for none.
@@ -101,7 +102,8 @@ class Case:
     @property
     def sizes_vary(self) -> bool:
         """Return whether micro-batches differ in size, or the last window is shorter."""
-        return len(set(self.micro)) > 1 or self.examples % self.window > 0
+        unequal = len(set(self.micro)) > 1 or self.model == "tags"
+        return unequal or self.examples % self.window > 0
 
     def bound(self, dtype: str) -> float | None:
         """Return the largest relative difference allowed, or None if there is no bound."""
@@ -148,6 +150,7 @@ def special_cases() -> list[Case]:
         # even its large batch is wrong. SGD squares nothing.
         Case("embedding gradients, Adam", model="embedding"),
         Case("embedding gradients, SGD", model="embedding", optimizer="SGD"),
+        Case("masked tokens, SGD", model="tags", optimizer="SGD"),
         Case("regularizers", model="regularized"),
         Case("sample weights", sample_weights=True),
         *scaled,
@@ -180,7 +183,13 @@ def data(case: Case, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
     tokens = rng.integers(0, WORDS, (64, TOKENS)).astype(np.int32)
     if case.overflow:
         targets[case.window + sum(case.micro[: case.overflow - 1]) + 1] = np.inf
-    inputs = tokens if case.model == "embedding" else features.astype(dtype)
+    if case.model == "tags":
+        # Texts of the first half have one to three tokens, the others up to five.
+        lengths = rng.integers(1, np.where(np.arange(64) % 16 < 8, 3, TOKENS), endpoint=True)
+        tokens = np.where(np.arange(TOKENS) < lengths[:, None], 1 + tokens % (WORDS - 1), 0)
+        tokens = tokens.astype(np.int32)
+        targets = targets[:, None] + np.sin(tokens)[:, :, None]
+    inputs = tokens if case.model in ("embedding", "tags") else features.astype(dtype)
     rows = slice(case.examples)
     return (
         inputs[rows],

@@ -22,7 +22,7 @@ The other packages are measured in float32. **Bold** marks a crash, or a differe
 float64 or 1e-6 in float32. There is no bound for accumulators in bfloat16 and float16.
 
 - bertaccum optimizer: `AccumulatingOptimizer` in `fit`. If micro-batches or windows differ in size
-  (ragged, partial, 60 of 64), a training loop calls its `accumulate` and `apply`.
+  (ragged, partial, 60 of 64, masked), a training loop calls its `accumulate` and `apply`.
 - bertaccum model: `accumulate_gradients`.
 - mixed_float16: gradients are rounded to float16, once per micro-batch with accumulation and once
   per window with the large batch. The second table compares both with a large batch in float32. A

@@ -33,6 +33,7 @@ WORKERS = "2 workers"
 def check(case: Case) -> None:
     """Raise NotSupportedError if no peer on PyTorch supports the case."""
     missing = {
+        "not measured": case.model == "tags",
         "no such option": case.accumulator_dtype
         or case.model == "regularized"
         or case.sample_weights

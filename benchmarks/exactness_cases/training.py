@@ -38,10 +38,11 @@ def make_model(keras: Any, case: Case, embedding: Any = None) -> Any:
     """
     regularizer = keras.regularizers.L2(0.01) if case.model == "regularized" else None
     dense = keras.layers.Dense
-    if case.model == "embedding":
+    if case.model in ("embedding", "tags"):
         inputs = keras.Input((TOKENS,), dtype="int32")
-        words = (embedding or keras.layers.Embedding)(WORDS, 4)(inputs)
-        hidden = keras.layers.GlobalAveragePooling1D()(words)
+        layer, masks = embedding or keras.layers.Embedding, case.model == "tags"
+        hidden = layer(WORDS, 4, mask_zero=masks)(inputs)
+        hidden = hidden if masks else keras.layers.GlobalAveragePooling1D()(hidden)
     else:
         inputs = hidden = keras.Input((FEATURES,))
     hidden = dense(8, activation="tanh", kernel_regularizer=regularizer)(hidden)

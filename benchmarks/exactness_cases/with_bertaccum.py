@@ -37,7 +37,7 @@ def float32_large_batch(case: Case) -> tf_keras.Model:
 def optimizer(case: Case) -> tf_keras.Model:
     """Train with `fit`, or with a custom loop if the sizes of micro-batches vary.
 
-    An optimizer in `fit` does not receive the number of examples of a micro-batch.
+    An optimizer in `fit` does not receive the number of examples, or of tokens, of a micro-batch.
     """
     if case.sizes_vary:
         return explicit_loop(case)
@@ -76,10 +76,12 @@ def explicit_loop(case: Case) -> tf_keras.Model:
     @tf.function(reduce_retracing=True)
     def micro_step(features: tf.Tensor, targets: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum((model(features, training=True) - targets) ** 2)
+            losses = (model(features, training=True) - targets) ** 2
+            read = features != 0 if case.model == "tags" else tf.ones_like(losses[:, 0], tf.bool)
+            loss = tf.reduce_sum(tf.boolean_mask(losses, read))
         gradients = tape.gradient(loss, model.trainable_variables)
         pairs = zip(gradients, model.trainable_variables, strict=True)
-        optimizer.accumulate(pairs, weight=tf.shape(features)[0])
+        optimizer.accumulate(pairs, weight=tf.math.count_nonzero(read))
 
     apply = tf.function(optimizer.apply)
     for _ in range(case.epochs):

@@ -1,16 +1,19 @@
 """Hugging Face Trainer on PyTorch, with batches padded to their longest review.
 
-The entry `sampling` of the task is `random` or `group_by_length`.
+The entry `sampling` of the task is `random` or `group_by_length`. With the entry `outputs`, the
+number of tags, each token has a tag, or -100 for none.
 """
 
 import dataclasses
 import tempfile
 
+import numpy as np
 import torch
 from torch_device import ON_GPU, inputs, settle
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BertForTokenClassification,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -28,7 +31,7 @@ class Reviews(torch.utils.data.Dataset):
         return len(self.labels)
 
     def __getitem__(self, row):
-        return {"input_ids": self.ids[row], "labels": self.labels[row]}
+        return {"input_ids": self.ids[row], "labels": torch.as_tensor(self.labels[row])}
 
 
 class AfterUpdate(TrainerCallback):
@@ -40,8 +43,12 @@ class AfterUpdate(TrainerCallback):
 
 
 def batch_of(examples):
-    labels = torch.stack([example["labels"] for example in examples])
-    return inputs([example["input_ids"] for example in examples]) | {"labels": labels}
+    labels = [example["labels"] for example in examples]
+    if labels[0].ndim:
+        padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
+    else:
+        padded = torch.stack(labels)
+    return inputs([example["input_ids"] for example in examples]) | {"labels": padded}
 
 
 def sampling_option(sampling):
@@ -54,9 +61,15 @@ def sampling_option(sampling):
 def main():
     task, turns = job(), Turns(settle)
     ids, labels = tokens(task)
-    dropout = task["dropout"]
+    dropout, outputs, model = task["dropout"], 2, BertForSequenceClassification
+    if "outputs" in task:
+        outputs, model = task["outputs"], BertForTokenClassification
+        labels = np.split(labels, np.cumsum([len(row) for row in ids])[:-1])
     config = BertConfig(
-        **task["encoder"], hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+        **task["encoder"],
+        num_labels=outputs,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
     )
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
@@ -75,9 +88,9 @@ def main():
         **sampling_option(task["sampling"]),
     )
     trainer = Trainer(
-        model=BertForSequenceClassification(config),
+        model=model(config),
         args=arguments,
-        train_dataset=Reviews([torch.from_numpy(row) for row in ids], torch.from_numpy(labels)),
+        train_dataset=Reviews([torch.from_numpy(row) for row in ids], labels),
         data_collator=batch_of,
         callbacks=[AfterUpdate(turns)],
     )

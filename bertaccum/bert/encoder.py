@@ -13,7 +13,7 @@ from official.nlp.modeling import layers, networks
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layers import Activation, Initializer, LayerNorm, gelu, gelu_erf
-from bertaccum.bert.transformer_layer import EPSILON, TransformerLayer
+from bertaccum.bert.transformer_layer import EPSILON, OutputTokens, TransformerLayer
 from bertaccum.errors import ConfigError
 from bertaccum.system.phrases import counted
 
@@ -31,14 +31,16 @@ _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 0, 1, 3
 def build_encoder(
     config: EncoderConfig,
     dropout: float = 0.0,
-    first_token_only: bool = False,
+    output_tokens: OutputTokens = "all",
     initializer: Initializer | None = None,
 ) -> networks.EncoderScaffold:
     """Build a BERT encoder, from `encoder_inputs` to `sequence_output` and `pooled_output`.
 
     Args:
-      first_token_only: Whether the last layer computes only the first token, which is all that the
-        pooled output needs; `sequence_output` is [batch, length or 1, hidden].
+      output_tokens: Tokens that the last layer computes and `sequence_output` contains: "all",
+        [batch, length, hidden]; the "first" one, [batch, 1, hidden], which is all that the pooled
+        output needs; or those at given "positions", [batch, count, hidden]. The positions are
+        another input, and the pooled output is that of the first of them.
       initializer: Function that returns an initializer of the kernels and embeddings; None for
         random weights, as `random_initializer` draws them.
     """
@@ -47,14 +49,14 @@ def build_encoder(
     return without_autograph(networks.EncoderScaffold)(
         pooled_output_dim=config.hidden_size,
         pooler_layer_initializer=initializer(),
-        embedding_cls=_Embeddings(config, dropout, initializer),
+        embedding_cls=_Embeddings(config, dropout, initializer, output_tokens == "positions"),
         num_hidden_instances=config.num_hidden_layers,
         hidden_cls=[
             TransformerLayer(
                 config,
                 dropout,
                 first_site=_FIRST_LAYER_SITE + _SITES_OF_LAYER * number,
-                output_range=1 if first_token_only and number == last else None,
+                output_tokens=output_tokens if number == last else "all",
                 initializer=initializer,
                 activation=_ACTIVATIONS[config.hidden_act],
                 name=f"transformer/layer_{number}",
@@ -129,33 +131,40 @@ class _Embeddings:
     encoder itself, with the same place in checkpoints as in tf-models' `BertEncoder`.
     """
 
-    def __init__(self, config: EncoderConfig, dropout: float, initializer: Initializer) -> None:
+    def __init__(
+        self, config: EncoderConfig, dropout: float, initializer: Initializer, positions: bool
+    ) -> None:
         self._config, self._dropout, self._initializer = config, dropout, initializer
+        names = ["input_word_ids", "input_mask", "input_type_ids"]
+        names += ["output_positions"] if positions else []
         self.inputs = [
-            tf_keras.layers.Input(shape=(None,), dtype=tf.int32, name=name)
-            for name in ("input_word_ids", "input_mask", "input_type_ids")
+            tf_keras.layers.Input(shape=(None,), dtype=tf.int32, name=name) for name in names
         ]
 
-    def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return embeddings [batch, length, hidden] and a mask [batch, length, length]."""
-        word_ids, padding_mask, segment_ids = inputs
+    def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, Any]:
+        """Return embeddings [batch, length, hidden] and what the transformer layers get with them.
+
+        These are a mask [batch, length, length] and, if there are any, the positions.
+        """
+        word_ids, padding_mask, segment_ids, *positions = inputs
         config, width, initializer = self._config, self._config.hidden_size, self._initializer
         words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(
             word_ids
         )
-        positions = layers.PositionEmbedding(
+        places = layers.PositionEmbedding(
             config.max_position_embeddings, initializer(), name="position_embedding"
         )(words)
         segments = layers.OnDeviceEmbedding(
             config.type_vocab_size, width, initializer(), use_one_hot=True, name="type_embeddings"
         )(segment_ids)
-        embeddings = tf_keras.layers.Add()([words, positions, segments])
+        embeddings = tf_keras.layers.Add()([words, places, segments])
         norm = LayerNorm(name="embeddings/layer_norm", epsilon=EPSILON, dtype=tf.float32)
         dropout = ExampleDropout(
             self._dropout, _EMBEDDING_SITE, config.mask_width, name="embeddings/dropout"
         )
         embeddings = dropout(norm(embeddings))
-        return embeddings, layers.SelfAttentionMask()(embeddings, padding_mask)
+        mask = layers.SelfAttentionMask()(embeddings, padding_mask)
+        return embeddings, [mask, *positions] if positions else mask
 
 
 class WordEmbedding(tf_keras.layers.Layer):

@@ -65,32 +65,58 @@ class PaddedTexts:
     lengths: tf.Tensor  # Number of tokens of each passage, [passages] int32.
     texts: tf.Tensor  # Index of each passage's text, [passages] int32.
     numbers: tf.Tensor  # Number of each passage in its text, counted from 0, [passages] int32.
+    # Positions of the tokens that the head reads, and after them of others to fill up the rows,
+    # [passages, count] int32; None for a head that reads the pooled output.
+    read: tf.Tensor | None = None
 
 
 def encoder_inputs(
-    token_ids: tf.Tensor, padding_mask: tf.Tensor, segments: tf.Tensor | None = None
+    token_ids: tf.Tensor,
+    padding_mask: tf.Tensor,
+    segments: tf.Tensor | None = None,
+    positions: tf.Tensor | None = None,
 ) -> dict[str, Any]:
     """Return the encoder's inputs, each [batch, length] int32.
 
     Args:
       padding_mask: 1 for tokens and 0 for padding.
       segments: 1 for tokens of a pair's second text and 0 for all others; None for single texts.
+      positions: Positions that the last layer computes, [batch, count] int32, for an encoder whose
+        `output_tokens` are "positions".
     """
-    return {
+    inputs = {
         "input_word_ids": token_ids,
         "input_mask": padding_mask,
         "input_type_ids": tf.zeros_like(token_ids) if segments is None else segments,
     }
+    return inputs if positions is None else inputs | {"output_positions": positions}
+
+
+def first_positions(chosen: tf.Tensor, count: Any) -> tf.Tensor:
+    """Return the positions of chosen tokens, followed by those of others, [batch, count] int32.
+
+    A token's index in its row depends neither on the other rows nor on `count`, so dropout masks do
+    not either.
+
+    Args:
+      chosen: Whether a token is chosen, booleans [batch, length].
+      count: Number of positions, at least that of the chosen tokens of any row.
+    """
+    return tf.argsort(tf.cast(~chosen, tf.int32), stable=True)[:, :count]
 
 
 def inputs_of_tokens(
-    tokens: tf.RaggedTensor, multiple: int = 1, most: int | None = None
+    tokens: tf.RaggedTensor,
+    multiple: int = 1,
+    most: int | None = None,
+    positions: tf.Tensor | None = None,
 ) -> dict[str, Any]:
     """Return the encoder's inputs for tokens that a `Tokenizer` returned.
 
     Args:
       multiple: The padded length is a multiple of this number,
       most: unless it would be greater than this number; None for no limit.
+      positions: As for `encoder_inputs`.
     """
     padded = tokens.to_tensor()  # padded with 0, which is masked
     if multiple > 1:
@@ -98,11 +124,16 @@ def inputs_of_tokens(
         if most is not None:
             more = tf.minimum(more, most - tf.shape(padded)[1])
         padded = tf.pad(padded, [[0, 0], [0, more]])
-    return inputs_of_padded(padded, tokens.row_lengths())
+    return inputs_of_padded(padded, tokens.row_lengths(), positions)
 
 
-def inputs_of_padded(tokens: tf.Tensor, lengths: tf.Tensor) -> dict[str, Any]:
-    """Return the encoder's inputs for `tokens` [batch, length] int32 and `lengths` [batch]."""
+def inputs_of_padded(
+    tokens: tf.Tensor, lengths: tf.Tensor, positions: tf.Tensor | None = None
+) -> dict[str, Any]:
+    """Return the encoder's inputs for `tokens` [batch, length] int32 and `lengths` [batch].
+
+    `positions` are those of `encoder_inputs`.
+    """
     token_ids, segments = unpack(tokens)
     padding_mask = tf.sequence_mask(lengths, tf.shape(tokens)[1], dtype=tf.int32)
-    return encoder_inputs(token_ids, padding_mask, segments)
+    return encoder_inputs(token_ids, padding_mask, segments, positions)

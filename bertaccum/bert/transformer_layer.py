@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 import tf_keras
@@ -111,7 +111,7 @@ class SelfAttention(tf_keras.layers.Layer):
         Args:
           queries: Floats [batch, queries, hidden].
           tokens: Floats [batch, length, hidden] of the same dtype.
-          mask: Numbers [batch, 1 or queries, length], 0 for padding, the same for all queries of an
+          mask: Numbers [batch, at least 1, length], 0 for padding, the same for all queries of an
             example.
         """
         rows, (batch, length, _) = layers.rows_of(tokens), layers.sizes_of(tokens)
@@ -135,6 +135,9 @@ class SelfAttention(tf_keras.layers.Layer):
 
 # Added to variances, as in BERT's original code.
 EPSILON = 1e-12
+# Tokens whose hidden states a layer returns: all, the first one of each example, or those at given
+# positions.
+OutputTokens: TypeAlias = Literal["all", "first", "positions"]
 
 
 class TransformerLayer(tf_keras.layers.Layer):
@@ -151,7 +154,7 @@ class TransformerLayer(tf_keras.layers.Layer):
     Args:
       config: Dimensions of the encoder.
       first_site: Number of the layer's first dropout site; the layer has three.
-      output_range: Number of leading tokens whose output is computed; None for all tokens.
+      output_tokens: Tokens whose hidden states are computed, which attend to all tokens.
     """
 
     def __init__(
@@ -159,14 +162,14 @@ class TransformerLayer(tf_keras.layers.Layer):
         config: EncoderConfig,
         dropout: float,
         first_site: int = 0,
-        output_range: int | None = None,
+        output_tokens: OutputTokens = "all",
         initializer: layers.Initializer = tf_keras.initializers.GlorotUniform,
         activation: layers.Activation = layers.gelu,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.recompute = False
-        self._output_range, self._activation = output_range, activation
+        self._output_tokens, self._activation = output_tokens, activation
 
         def dropout_at(site: int) -> ExampleDropout:
             return ExampleDropout(dropout, first_site + site, config.mask_width)
@@ -190,16 +193,17 @@ class TransformerLayer(tf_keras.layers.Layer):
         self._output_layer_norm = norm("output_layer_norm")
 
     def call(self, inputs: list[tf.Tensor], training: bool | None = None) -> tf.Tensor:
-        """Return hidden states [batch, length or output_range, hidden] float32.
+        """Return hidden states [batch, length or 1 or count, hidden] float32.
 
         Args:
           inputs: Hidden states, floats [batch, length, hidden], and mask [batch, length, length], 0
-            for padding.
+            for padding. Instead of the mask, it may be a list of the mask and of the positions,
+            [batch, count] int32, that a layer with `output_tokens` "positions" computes.
           training: Whether to apply dropout, with the masks of the `dropout_masks` context.
         """
-        hidden, mask = inputs
+        hidden, mask, *positions = tf.nest.flatten(inputs)
         if not self.recompute:
-            return gate(self._output(hidden, mask, training))
+            return gate(self._output(hidden, mask, positions, training))
         masks = present_masks()
 
         # `recompute_grad` differentiates with respect to arguments and variables only.
@@ -207,14 +211,18 @@ class TransformerLayer(tf_keras.layers.Layer):
         def output(hidden: tf.Tensor) -> tf.Tensor:
             # The backward pass calls this function again, after the outer context has ended.
             with dropout_masks(masks):
-                return self._output(hidden, mask, training)
+                return self._output(hidden, mask, positions, training)
 
         return gate(output(hidden))
 
-    def _output(self, hidden: tf.Tensor, mask: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _output(
+        self, hidden: tf.Tensor, mask: tf.Tensor, positions: list[tf.Tensor], training: bool | None
+    ) -> tf.Tensor:
         queries = hidden
-        if self._output_range is not None:
-            queries, mask = hidden[:, : self._output_range], mask[:, : self._output_range]
+        if self._output_tokens == "first":
+            queries, mask = hidden[:, :1], mask[:, :1]
+        elif self._output_tokens == "positions":
+            queries = tf.gather(hidden, *positions, batch_dims=1)
         # From here on, the layer computes matrices, [batch x queries, width].
         rows, length = layers.rows_of(queries), layers.sizes_of(queries)[1]
         attended = self._attention_layer(queries, hidden, mask, training=training)

@@ -47,6 +47,11 @@ class TokenStore:
         """The number of words with tags that are read in each example, [examples]."""
         return np.add.reduceat((self.token_ids >= TAG).astype(np.int64), self.offsets[:-1])
 
+    @property
+    def tags(self) -> np.ndarray:
+        """The tags of these words of all examples, in their order, [words]."""
+        return self.token_ids[self.token_ids >= TAG] // TAG - 1
+
     @functools.cached_property
     def largest(self) -> tuple[int, int]:
         """The shape of the largest example: its passages, and the tokens of the longest one."""

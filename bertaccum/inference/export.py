@@ -187,7 +187,11 @@ def _function_of_tokens(
     def serve(
         token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        logits = model(encoder_inputs(token_ids, padding_mask, segment_ids), training=False)
+        # A model of tags returns those of all tokens.
+        places = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
+        positions = places if isinstance(task, TokenClassification) else None
+        inputs = encoder_inputs(token_ids, padding_mask, segment_ids, positions)
+        logits = model(inputs, training=False)
         outputs = task.serve(tf.cast(logits, tf.float32))
         return {n: value for n, value in outputs.items() if strings or value.dtype != tf.string}
 

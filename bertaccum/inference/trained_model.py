@@ -11,6 +11,7 @@ import tf_keras
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.bert.tokenization import Tokenization, tokenization_of
+from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
@@ -56,8 +57,8 @@ def load_trained(run: Path) -> TrainedModel:
     try:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
         with tf.variable_creator_scope(variable_if_memory_is_left):
-            first_only = not config.tags_words
-            encoder = build_encoder(files.encoder, first_token_only=first_only, initializer=zeros)
+            read: OutputTokens = "positions" if config.tags_words else "first"
+            encoder = build_encoder(files.encoder, output_tokens=read, initializer=zeros)
             shape = encoder, files.encoder, files.labels.outputs
             model = (
                 build_tagger(*shape, initializer=zeros)

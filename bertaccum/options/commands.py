@@ -330,8 +330,9 @@ class TrainConfig(StepConfig):
     class_weight: str | None = optimization_option(
         None,
         "Weights of the classes in the training loss. balanced: inversely proportional to the"
-        " number of rows of each class in train.tsv; or NAME=W,NAME=W (1 for classes that are not"
-        " named). The mean loss of an update is divided by the sum of the weights of its examples."
+        " number of rows of each class in train.tsv, or of words of each tag; or NAME=W,NAME=W (1"
+        " for classes that are not named). The mean loss of an update is divided by the sum of the"
+        " weights of its examples or words."
         " [default: all 1]",
     )
     label_smoothing: float = optimization_option(

@@ -247,6 +247,17 @@ def column_names(value: str | None) -> tuple[str, ...]:
     return names
 
 
+def tag_names(value: str | None) -> tuple[str, ...]:
+    """Return the names of numbered tags, in the order of their numbers."""
+    names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
+    for name in names:
+        if len(name.split()) != 1 or names.count(name) > 1:
+            wrong = "occurs twice" if names.count(name) > 1 else "is not one word"
+            what = f"the name {name!r} in `tag_names` {wrong}"
+            raise ConfigError(what, "separate different names by commas, as in O,B-PER,I-PER")
+    return names
+
+
 def tracker_names(value: str) -> list[str]:
     """Return the trackers that `track` names."""
     names = [] if value == "none" else [name.strip() for name in value.split(",")]

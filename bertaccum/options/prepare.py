@@ -126,7 +126,7 @@ class PrepareConfig(Options):
         None,
         "Names of numbered tags, from 0, separated by commas, such as O,B-PER,I-PER, for `task`"
         " token-classification.",
-        check=fields.column_names,
+        check=fields.tag_names,
     )
     delimiter: str | None = fields.delimiter_setting(group=TABLES)
     encoding: str | None = fields.encoding_setting(group=TABLES)
@@ -196,6 +196,9 @@ class PrepareConfig(Options):
     def _check_task(self) -> None:
         if self.label_columns and self.task not in (None, MULTI_LABEL):
             what = f"`label_columns` and `task` {self.task} contradict each other"
+            raise ConfigError(what, "omit one of the two")
+        if self.text_pair_column and self.task == TOKEN_CLASSIFICATION:
+            what = "`text_pair_column` and `task` token-classification contradict each other"
             raise ConfigError(what, "omit one of the two")
         if self.tag_names and self.task != TOKEN_CLASSIFICATION:
             what = "`tag_names` applies only to `task` token-classification"

@@ -17,6 +17,7 @@ from official.nlp.modeling import models
 from bertaccum.bert.dropout import dropout_masks, present_masks
 from bertaccum.bert.packed_tokens import (
     PaddedTexts,
+    first_positions,
     inputs_of_padded,
     inputs_of_tokens,
     split_passages,
@@ -24,6 +25,7 @@ from bertaccum.bert.packed_tokens import (
 )
 from bertaccum.bert.precision import length_multiple
 from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 
 # Name of the head in a classifier.
 HEAD_LAYER = "sentence_prediction"
@@ -34,7 +36,10 @@ _POOLING = {"mean": tf.math.unsorted_segment_mean, "max": tf.math.unsorted_segme
 
 
 class Tagger(tf_keras.Model):
-    """A model that maps the result of `encoder_inputs` to logits [batch, length, outputs]."""
+    """A model that maps the result of `encoder_inputs` to logits [batch, count, outputs].
+
+    They are those of the positions in these inputs.
+    """
 
     def __init__(self, encoder: tf_keras.Model, head: tf_keras.layers.Layer) -> None:
         outputs = encoder(encoder.inputs)["sequence_output"]
@@ -51,23 +56,41 @@ def reads_passages(model: models.BertClassifier) -> bool:
     return model.get_layer(HEAD_LAYER).pool is not None
 
 
+def read_positions(model: tf_keras.Model, tokens: tf.Tensor, static: bool) -> tf.Tensor | None:
+    """Return the positions that the head reads, as `PaddedTexts.read` contains them.
+
+    Args:
+      tokens: Tokens of passages, [passages, length] int32.
+      static: Whether the number of positions depends only on the shape of `tokens`.
+    """
+    if not isinstance(model, Tagger):
+        return None
+    read, count = tags_of(tokens) >= 0, tf.shape(tokens)[1]
+    if not static:
+        (multiple, _), most = lengths_of(model), tf.reduce_max(_counts(read))
+        count = tf.clip_by_value(-(-most // multiple) * multiple, 1, count)
+    return first_positions(read, count)
+
+
 def losses_in_training(
     task: Task, model: tf_keras.Model, texts: PaddedTexts, labels: tf.Tensor
 ) -> tf.Tensor:
     """Return the loss of each text, [passages] float32, and of what fills up their number.
 
-    For tags, it is the mean loss of the words of the text, whose tags are those of the tokens.
+    For tags, it is the weighted mean loss of the words of the text, whose tags are those of the
+    tokens.
     """
     logits = logits_in_training(model, texts)
-    if not isinstance(model, Tagger):
+    if texts.read is None:
         return task.losses(logits, labels)
-    tags = tags_of(texts.tokens)
+    tags = tags_of(tf.gather(texts.tokens, texts.read, batch_dims=1))
     losses = task.losses(logits, tf.maximum(tags, 0))
-    read = tf.cast(tags >= 0, tf.float32)
-    sums = [tf.reduce_sum(values, axis=1) for values in (losses * read, read)]
+    assert isinstance(task, TokenClassification)
+    weights = task.word_weights(tags)
+    sums = [tf.reduce_sum(values, axis=1) for values in (losses * weights, weights)]
     count = tf.shape(tags)[0]
-    total, words = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
-    return tf.math.divide_no_nan(total, words)
+    total, weight = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
+    return tf.math.divide_no_nan(total, weight)
 
 
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:
@@ -87,9 +110,9 @@ def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tenso
 def logits_in_training(model: models.BertClassifier, texts: PaddedTexts) -> tf.Tensor:
     """Return the logits [passages, outputs] float32 of texts and of what fills up their number.
 
-    For tags, they are those of all tokens, [passages, length, outputs].
+    For tags, they are those of the positions `texts.read`, [passages, count, outputs].
     """
-    inputs = inputs_of_padded(texts.tokens, texts.lengths)
+    inputs = inputs_of_padded(texts.tokens, texts.lengths, texts.read)
     if not reads_passages(model) and not isinstance(model, Tagger):
         return tf.cast(model(inputs, training=True), tf.float32)
     masks, encoder = present_masks(), model.checkpoint_items["encoder"]
@@ -136,11 +159,13 @@ def _logits_of_words(model: Tagger, tokens: tf.RaggedTensor) -> tf.Tensor:
     """Return the logits of the words of texts, [batch, words, outputs], NaN after the last word."""
     passages = split_passages(tokens)
     padded = passages.values.to_tensor()
-    logits = tf.cast(model(_padded(model, passages.values), training=False), tf.float32)
-    read = tags_of(padded) >= 0
-    of_words = tf.boolean_mask(logits[:, : tf.shape(padded)[1]], read)
-    counts = tf.reduce_sum(tf.cast(read, tf.int32), axis=1)
-    of_texts = tf.math.unsorted_segment_sum(counts, passages.value_rowids(), passages.nrows())
+    positions = read_positions(model, padded, static=False)
+    logits = model(_padded(model, passages.values, positions), training=False)
+    read = tags_of(tf.gather(padded, positions, batch_dims=1)) >= 0
+    of_words = tf.boolean_mask(tf.cast(logits, tf.float32), read)
+    of_texts = tf.math.unsorted_segment_sum(
+        _counts(read), passages.value_rowids(), passages.nrows()
+    )
     words = tf.RaggedTensor.from_row_lengths(of_words, of_texts, validate=False)
     return words.to_tensor(default_value=math.nan)
 
@@ -152,8 +177,15 @@ def _of_passages(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Ra
     return passages.with_values(outputs["pooled_output"])
 
 
-def _padded(model: models.BertClassifier, tokens: tf.RaggedTensor) -> dict[str, Any]:
-    return inputs_of_tokens(tokens, *lengths_of(model))
+def _padded(
+    model: models.BertClassifier, tokens: tf.RaggedTensor, positions: tf.Tensor | None = None
+) -> dict[str, Any]:
+    return inputs_of_tokens(tokens, *lengths_of(model), positions)
+
+
+def _counts(chosen: tf.Tensor) -> tf.Tensor:
+    """Return how many of the booleans in each row are true, [rows] int32."""
+    return tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
 
 
 def lengths_of(model: models.BertClassifier) -> tuple[int, int]:

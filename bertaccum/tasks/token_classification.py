@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertaccum.errors import InputError
+from bertaccum.system.phrases import counted
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
 from bertaccum.tasks.scoring import ClassScores
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
 from data_prep.labels.tag_schemes import OUTSIDE, Entity, entities, split_tag
+from data_prep.tables.words import separated_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +37,9 @@ NO_TAG = -1
 class TokenClassification:
     """A `Task` that assigns one tag to each word."""
 
-    options: ClassVar[frozenset[str]] = frozenset({"label_smoothing", "calibrate", "strict"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"class_weight", "label_smoothing", "calibrate", "strict"}
+    )
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     label_dtype: ClassVar[type[np.generic]] = np.int32
 
@@ -43,6 +47,7 @@ class TokenClassification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
     strict: bool = False  # Whether only entities count whose tags all follow the scheme.
+    weights: tuple[float, ...] = ()  # Weight of each tag in training; if empty, 1 for all.
 
     @property
     def continued(self) -> np.ndarray:
@@ -72,8 +77,8 @@ class TokenClassification:
         """Return the tags of the words of sentences, [sentences, words] int32, then `NO_TAG`."""
         tags = class_numbers(tsv, table, self.labels, self.parts, by_name)
         for row, text, own in zip(table["row"], table["text"], tags, strict=True):
-            if len(own) != (words := len(text.split())):
-                what = f"has {words} words and {len(own)} tags"
+            if len(own) != (words := len(separated_words(text))):
+                what = f"has {counted(words, 'word')} and {counted(len(own), 'tag')}"
                 raise InputError(what, "write one tag for each word", path=tsv, row=int(row))
         longest = max(map(len, tags))
         return np.array([own + [NO_TAG] * (longest - len(own)) for own in tags], np.int32)
@@ -81,6 +86,13 @@ class TokenClassification:
     def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Return the cross-entropy of each word, as `Classification.losses` does."""
         return self._of_words.losses(logits, labels)
+
+    def word_weights(self, tags: tf.Tensor) -> tf.Tensor:
+        """Return the weights in training of tokens with these tags, float32; 0 for `NO_TAG`."""
+        import tensorflow as tf
+
+        read = tf.cast(tags >= 0, tf.float32)
+        return read * tf.gather(self.weights, tf.maximum(tags, 0)) if self.weights else read
 
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains.

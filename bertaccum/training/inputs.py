@@ -27,6 +27,8 @@ from bertaccum.system.progress import Note, Progress, ignore_note, tell
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
+from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.spellings import class_finder, finite_number
 
 BALANCED = "balanced"
@@ -59,43 +61,58 @@ def check_task_options(config: TrainConfig, labels: Labels) -> None:
         named_weights(str(config.class_weight), labels)
 
 
-def weighted(store: TokenStore, config: TrainConfig, inputs: RunInputs) -> TokenStore:
-    """Return the token store of train.tsv with weights multiplied by those of the classes.
+def weighted(
+    store: TokenStore, task: Task, option: str | None, tsv: Path
+) -> tuple[TokenStore, Task]:
+    """Return the token store of train.tsv and the task, with the weights of classes or of tags.
+
+    The weight of an example is multiplied by that of its class. Each word has the weight of its
+    tag, so that the mean weight of its words multiplies that of an example.
+
+    Args:
+      option: The option `class_weight`, or None.
+      tsv: Path of train.tsv.
 
     Raises:
       ConfigError: The class weights are not valid.
       InputError: All weights are zero, or they are too large.
     """
     weights = store.weights
-    if config.class_weight is not None:
+    if option is not None:
+        classes = store.tags if isinstance(task, TokenClassification) else store.labels
+        of_classes = class_weights(option, task.labels, classes)
+        factors = of_classes[classes]
+        if isinstance(task, TokenClassification):
+            task = dataclasses.replace(task, weights=tuple(of_classes.tolist()))
+            rows = np.repeat(np.arange(len(store)), store.words)
+            sums = np.bincount(rows, factors, minlength=len(store))
+            factors = np.float32(sums / np.maximum(store.words, 1))
         with np.errstate(over="ignore"):
-            weights = weights * class_weights(config.class_weight, inputs.labels, store.labels)
+            weights = weights * factors
     if (total := float(weights.sum(dtype=np.float64))) > _LARGEST_TOTAL:
         what = f"its weights have the sum {total:.3g}, above {_LARGEST_TOTAL:g}"
-        raise InputError(what, "divide them by the same number", path=inputs.tsvs[0])
+        raise InputError(what, "divide them by the same number", path=tsv)
     if not weights.any():
-        raise InputError(
-            "every row has weight 0", "raise the weights of some rows", path=inputs.tsvs[0]
-        )
-    return dataclasses.replace(store, weights=weights)
+        raise InputError("every row has weight 0", "raise the weights of some rows", path=tsv)
+    return dataclasses.replace(store, weights=weights), task
 
 
 def class_weights(option: str, labels: Labels, classes: np.ndarray) -> np.ndarray:
-    """Return the weight of the class of each example, [examples] float32.
+    """Return the weight of each class, [classes] float32.
 
     Args:
       option: The option `class_weight`.
       labels: Labels of the data.
-      classes: Class numbers of the examples, [examples].
+      classes: Class numbers of the examples, [examples], or tags of all words.
 
     Raises:
       ConfigError: The option names no valid weights.
     """
     if option != BALANCED:
-        return named_weights(option, labels)[classes]
+        return named_weights(option, labels)
     counts = np.bincount(classes, minlength=len(labels.values))
     # As in scikit-learn's `class_weight="balanced"`: examples / (classes * examples of the class).
-    return (len(classes) / (len(counts) * counts[classes])).astype(np.float32)
+    return (len(classes) / (len(counts) * np.maximum(counts, 1))).astype(np.float32)
 
 
 def named_weights(option: str, labels: Labels) -> np.ndarray:

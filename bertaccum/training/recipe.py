@@ -19,6 +19,7 @@ from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.model_source import CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, read_head
+from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.errors import InputError
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
@@ -47,8 +48,8 @@ def build_model(
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
-        first_only = not config.tags_words
-        encoder = build_encoder(source.encoder, config.dropout, first_token_only=first_only)
+        output_tokens: OutputTokens = "positions" if config.tags_words else "first"
+        encoder = build_encoder(source.encoder, config.dropout, output_tokens)
         if source.checkpoint is not None and source.format is not None and not source.of_run:
             load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")

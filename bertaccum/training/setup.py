@@ -201,6 +201,7 @@ def set_up(
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     train_store, dev_store = _open_stores(config, inputs, task, progress)
+    train_store, task = weighted(train_store, task, config.class_weight, inputs.tsvs[0])
     config = dataclasses.replace(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
@@ -240,7 +241,7 @@ def set_up(
 def _open_stores(
     config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
 ) -> tuple[TokenStore, TokenStore]:
-    """Return the token stores of train.tsv, with class weights and padding, and of dev.tsv."""
+    """Return the token stores of train.tsv, with padding, and of dev.tsv."""
     train_store, dev_store = (
         open_store(tsv, task, tokenization, progress, digest)
         for tsv, tokenization, digest in zip(
@@ -249,7 +250,7 @@ def _open_stores(
     )
     multiple = length_multiple(config.precision)
     longest = inputs.source.encoder.max_position_embeddings
-    return weighted(train_store, config, inputs).padded_to(multiple, longest), dev_store
+    return train_store.padded_to(multiple, longest), dev_store
 
 
 def agree_on_plan(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Share:
     window_examples: tf.Tensor
     window_weight: tf.Tensor
     masks: Masks
+    # Returns the positions that the head reads in tokens [rows, length].
+    read: Callable[[tf.Tensor], tf.Tensor | None]
 
     @property
     def micro_steps(self) -> tf.Tensor:
@@ -51,8 +54,9 @@ class Share:
         token, row, rows, length, examples = tf.unstack(self.micro_batches[step])
         tokens = tf.reshape(tf.slice(self.tokens, [token], [rows * length]), [rows, length])
         passages = tf.slice(self.passages, [row, 0], [rows, 3])
+        lengths, texts, numbers = tf.unstack(passages, num=3, axis=1)
         return MicroBatch(
-            PaddedTexts(tokens, *tf.unstack(passages, num=3, axis=1)),
+            PaddedTexts(tokens, lengths, texts, numbers, self.read(tokens)),
             self.labels[row : row + rows],
             self.weights[row : row + rows],
             self.masks.of_micro_batch(row, rows),
@@ -117,7 +121,9 @@ class Trainee:
         masks = draw_masks(
             self.model, seed, examples, positions, self.dropout_stream, self._maybe_compiled
         )
-        return Share(micro_batches, tokens, passages, labels, weights, examples, total, masks)
+        # XLA needs the number of positions before it compiles a micro-step.
+        read = partial(forward.read_positions, self.model, static=self.compile)
+        return Share(micro_batches, tokens, passages, labels, weights, examples, total, masks, read)
 
     def _maybe_compiled(self, function: Callable[[], Any]) -> Any:
         return maybe_compiled(function, self.compile)

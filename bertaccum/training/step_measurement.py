@@ -185,7 +185,7 @@ class MeasuredModel:
         lengths = [length for passages, length in shapes for _ in range(passages)]
         token_ids = rng.integers(0, self.vocabulary_size, sum(lengths), dtype=np.int32)
         token_ids[np.cumsum([0, *lengths[:-1]])] += NEXT_PASSAGE
-        if self.config.tags_words:  # The head reads all tokens.
+        if self.config.tags_words:  # At worst, the head reads all tokens.
             token_ids += TAG
         own = [self.task.labels.outputs for _ in self.task.label_shape]
         return Window(

@@ -10,6 +10,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from data_prep.labels import formats
 from data_prep.labels.formats import LabelFormat, list_in
+from data_prep.labels.tag_schemes import why_no_scheme
 from data_prep.tables.rows import LABEL_SEPARATOR
 from data_prep.tables.spellings import finite_number, flags_remedy, is_missing, number_remedy
 
@@ -91,15 +92,27 @@ def check_labels(
 
 
 def format_notes(
-    label_format: LabelFormat, kind: str, task: str | None, separator: str = LABEL_SEPARATOR
+    label_format: LabelFormat,
+    kind: str,
+    task: str | None,
+    separator: str = LABEL_SEPARATOR,
+    tags: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield sentences about the label column that the user's options do not say."""
+    """Yield sentences about the label column that the user's options do not say.
+
+    Args:
+      tags: The different tags, for token classification, to find out why they have no scheme.
+    """
     if kind == MULTI_LABEL != task:
         yield "some rows have several labels, so the task is multi-label"
     if label_format.flags:
         yield "each cell has 0 or 1 for each label, so the labels are named by position, from 0"
     elif kind == TOKEN_CLASSIFICATION:
-        scheme = label_format.scheme
-        yield f"the tags are in the scheme {scheme}" if scheme else "the tags have no scheme"
+        if label_format.scheme:
+            yield f"the tags are in the scheme {label_format.scheme}"
+        elif reason := why_no_scheme(tags):
+            yield f"the tags have no scheme, so entities are not counted: {reason}"
+        else:
+            yield "the tags have no scheme"
     elif label_format.separator not in (None, separator):
         yield f"the labels of a row are separated by {label_format.separator!r}"

@@ -15,6 +15,7 @@ from bertaccum.options.task_names import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
+from bertaccum.system.phrases import listed
 from data_prep.labels import tag_schemes
 from data_prep.labels.checks import check_labels, likely_task
 from data_prep.labels.formats import LabelFormat, class_format, set_format, tag_format
@@ -200,6 +201,9 @@ class _TagSequences:
             what = f"every word has the tag {next(iter(tags))!r}"
             remedy = "choose the column of the tags with `label_column`"
             raise InputError(what, remedy, path=source.train.where)
+        if source.order and (others := sorted(tags.difference(source.order))):
+            what = f"has tags without a name in `tag_names`: {listed(others)}"
+            raise InputError(what, "add their names, or omit `tag_names`", path=source.train.where)
         self.format = tag_format(rows.classes)
         ordered = sorted(tags, key=lambda tag: (tag != OUTSIDE, *split_tag(tag)[::-1]))
         self.labels = list(source.order) or (ordered if self.format.scheme else sorted(tags))

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from bertaccum.system.phrases import listed
 from data_prep.tables.words import OUTSIDE
 
 BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
 _PREFIXES = {BIO: "BI", IOB1: "BI", BIOES: "BIES", BILOU: "BILU"}
+_KNOWN = frozenset("BIESLU")
 # Letters of other schemes that mean E and S.
 _AS_BIOES = {"L": "E", "U": "S"}
 
@@ -38,7 +40,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 def find_scheme(sequences: Collection[Sequence[str]]) -> str | None:
     """Return the scheme of the tags of a data set; None if they have no scheme."""
     tags = {tag for sequence in sequences for tag in sequence} - {OUTSIDE}
-    prefixes = {split_tag(tag)[0] if "-" in tag[1:2] else "" for tag in tags}
+    prefixes = set(map(_prefix, tags))
     for scheme, ending in ((BIOES, "ES"), (BILOU, "LU")):
         if prefixes & {*ending} and prefixes <= {*_PREFIXES[scheme]}:
             return scheme
@@ -46,6 +48,29 @@ def find_scheme(sequences: Collection[Sequence[str]]) -> str | None:
         return None
     forbidden = {scheme: sum(_forbidden(sequences, scheme)) for scheme in (BIO, IOB1)}
     return min(forbidden, key=lambda scheme: forbidden[scheme])
+
+
+def why_no_scheme(tags: Collection[str]) -> str | None:
+    """Return why tags have no scheme, if it seems that they should have one."""
+    prefixes = {tag: _prefix(tag) for tag in tags if tag != OUTSIDE}
+    others = [tag for tag, prefix in prefixes.items() if prefix not in _KNOWN]
+    if not prefixes:
+        return None
+    if len(others) <= len(prefixes) / 2:
+        if others:
+            return f"these tags have no prefix and type, as in B-PER: {listed(others)}"
+        return f"they mix the prefixes {', '.join(sorted({*prefixes.values()}))}"
+    if _KNOWN.issuperset(others):
+        return "they have no type, as in B-PER"
+    alike = [tag for tag in others if _prefix(tag[:1].upper() + "-" + tag[2:]) in _KNOWN]
+    if alike := [tag for tag in alike if tag[1:2] in ("-", "_")]:
+        return f"a prefix is a capital letter before a hyphen, unlike in {listed(alike)}"
+    return "they are numbers; `tag_names` names them" if all(map(str.isdecimal, tags)) else None
+
+
+def _prefix(tag: str) -> str:
+    """Return the letter before the hyphen and the type of a tag, or an empty string."""
+    return tag[0] if tag[1:2] == "-" and tag[2:] else ""
 
 
 def forbidden_tags(tags: Sequence[str], scheme: str) -> int:

@@ -80,7 +80,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
         train=given.pop("train"),
         given=given,
         task=_task(config, label),
-        order=label.names,
+        order=label.names or reading.tag_names,
         separator=_SEPARATOR if is_joined else config.label_separator,
         joined=is_joined or bool(config.label_columns),
     )

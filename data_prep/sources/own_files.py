@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError, reason
-from bertaccum.options.fields import TEST_COLUMNS, delimiter_character
+from bertaccum.options.fields import TEST_COLUMNS, delimiter_character, tag_names
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.system.files import open_input, sha256
@@ -64,6 +64,7 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
             **({"test": _part(test, of_test, note, of_test=True)} if test else {}),
         },
         task=MULTI_LABEL if config.label_columns else None,
+        order=tag_names(config.tag_names),
         separator=config.label_separator,
         joined=bool(config.label_columns),
     )

@@ -83,8 +83,8 @@ def read_options(config: Any, **others: Any) -> ReadOptions:
     shared = fields.field_names(ReadOptions) & fields.field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
     options["delimiter"] = fields.delimiter_character(options["delimiter"])
-    for name in ("label_columns", "tag_names"):
-        options[name] = fields.column_names(options.get(name))
+    options["label_columns"] = fields.column_names(options.get("label_columns"))
+    options["tag_names"] = fields.tag_names(options.get("tag_names"))
     return ReadOptions(**options)
 
 

@@ -59,7 +59,7 @@ def read_rows(
         if not tagged_words.is_table(path, reading):
             return tagged_words.tagged_sentences(path, reading, note)
         table = read_rows(path, dataclasses.replace(reading, words=False), note)
-        return tagged_words.of_table(table, path)
+        return tagged_words.of_table(table, path, reading.tag_names)
     if root := class_root(path):
         for option, _ in reading.named:
             if option not in ("text_column", "label_column"):
@@ -69,6 +69,7 @@ def read_rows(
         rows = enumerate(class_texts(root, reading.encoding, note, labeled), 1)
         return (Row(n, label if labeled else None, text) for n, (label, text) in rows)
     refuse_special(path)
+    tagged_words.refuse_conll(path)
     if is_parquet(path):
         names = other_formats.parquet_names(path)
         return _named_rows(path, names, reading, partial(other_formats.parquet_cells, path), note)

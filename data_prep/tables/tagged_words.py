@@ -10,8 +10,10 @@ doccano.github.io and labelstud.io/guide/export for spans.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -19,21 +21,31 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
+from data_prep.tables.spellings import visible
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
-from data_prep.tables.words import OUTSIDE, one_word, word_spans
+from data_prep.tables.words import OUTSIDE, one_word, separated_words, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
+_CONLL = frozenset({".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2"})
 _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
+# Names of columns in the first line of a CoNLL file.
+_WORD_NAMES = frozenset({"word", "words", "token", "tokens", "text", "form"})
+_TAG_NAMES = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos_tag"})
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
 _WORDS = ("tokens", "words")
+# A word and a full stop, which ends a text but no line of a CoNLL file.
+_END_OF_TEXT = re.compile(r"\w[.!?]\s*$")
+# Labels of Label Studio in HTML and in dialogues.
+_OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 
@@ -41,12 +53,20 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether each row of a file contains a sentence and its tags as text."""
     if is_prepared(path):
         return True
-    if ending(path) in _JSON or path.is_dir() or is_parquet(path):
+    if ending(path) in _JSON | _CONLL or path.is_dir() or is_parquet(path):
         return False
     first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
     header = {cell.strip() for cell in re.split("[,;\t|]", first)}
     wanted = {reading.text_column, reading.label_column or reading.text_column}
     return wanted <= header or ending(path) == ".csv"
+
+
+def refuse_conll(path: Path) -> None:
+    """Raise InputError if a file is a CoNLL file by its name; its lines are no texts."""
+    if ending(path) in _CONLL:
+        what = "has a word in each line, which only the task token-classification reads"
+        remedy = "choose this task or a run of it, or write a text in each line of another file"
+        raise InputError(what, remedy, path=path)
 
 
 def has_sentences(path: Path, reading: ReadOptions) -> bool:
@@ -55,25 +75,49 @@ def has_sentences(path: Path, reading: ReadOptions) -> bool:
         return True
     sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
     widths = Counter(len(line.split()) for line in sample if line.strip())
-    usual = widths.most_common(1)[0][1] if widths else 0
-    return usual > 0.9 * widths.total() and usual < len(sample)
+    [(width, usual)] = widths.most_common(1) or [(0, 0)]
+    texts = sum(bool(_END_OF_TEXT.search(line)) for line in sample) if width > 1 else 0
+    return 0.9 * widths.total() < usual < len(sample) and texts <= usual / 2
 
 
-def of_table(rows: Iterator[Row], path: Path) -> Iterator[Row]:
-    """Yield the rows of a table whose texts are words, and whose labels tags, between spaces."""
-    single = many = 0
+def of_table(rows: Iterator[Row], path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a table with a sentence and its tags in each row.
+
+    Words and tags are separated by spaces, or are lists as pandas writes them.
+
+    Args:
+      names: Names of tags that are numbers.
+    """
+    single, many, prepared = 0, 0, is_prepared(path)
     for row in rows:
-        words, tags = row.text.split(), None if row.label is None else row.label.split()
+        words = separated_words(row.text)
+        tags = None if row.label is None else row.label.split()
+        if not prepared:
+            words, tags = _items(row.text) or words, _items(row.label) or tags
+        tags = tags and [_named(tag, names, path, row.row) for tag in tags]
         if tags is not None and len(tags) != len(words):
-            what = f"has {len(words)} words and {len(tags)} tags"
+            what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)
         single, many = single + (len(words) == 1), many + 1
         label = None if tags is None else " ".join(tags)
-        yield row._replace(label=label, text=" ".join(words))
+        yield row._replace(label=label, text=" ".join(map(one_word, words)))
     if many >= _FEW and single > 0.9 * many:
         what = f"{single:,} of {many:,} rows have only one word"
         remedy = "save a file with one word a row in CoNLL format, with a line between sentences"
         raise InputError(what, remedy, path=path)
+
+
+def _items(cell: str | None) -> list[str] | None:
+    """Return the items of a list in Python's or JSON's notation; None if a cell is no such list."""
+    if not (cell and cell.startswith("[") and cell.endswith("]")):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of unknown escapes, such as \d.
+            items = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return items if isinstance(items, list) and all(isinstance(i, str) for i in items) else None
 
 
 def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
@@ -83,12 +127,28 @@ def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[R
       reading: Columns of a CoNLL file are numbers; by default, the first one contains the words and
         the last one the tags.
     """
-    if ending(path) in _JSON or is_parquet(path):
-        return _of_records(path, reading)
-    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
-    if first.lstrip()[:1] in ("{", "["):
-        return _of_records(path, reading)
-    return _of_lines(path, reading, note)
+    for option in ("weight_column", "text_pair_column", "delimiter", "label_columns"):
+        if getattr(reading, option):
+            what = f"`{option}` applies to tables only, with a sentence in each row"
+            raise ConfigError(what, f"omit `{option}`", path=path)
+    if ending(path) not in _JSON and not is_parquet(path):
+        first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
+        if first.lstrip()[:1] not in ("{", "["):
+            return _of_lines(path, reading, note)
+    rows = _of_records(path, reading, note)
+    return rows if reading.label_column is None else _with_words(rows, path, note)
+
+
+def _with_words(rows: Iterator[Row], path: Path, note: Note) -> Iterator[Row]:
+    """Yield the rows that have words; predictions are needed for the others as well."""
+    empty = list[str]()
+    for row in rows:
+        if row.text:
+            yield row
+        else:
+            empty.append(f"{row.row:,}")
+    if empty:
+        note(f"{path}: skipped rows without any word: {listed(empty)}")
 
 
 # --- CoNLL ------------------------------------------------------------------------------
@@ -118,7 +178,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         for line in filled
         if not line.startswith("#")
     )
-    start, words, tags = 0, list[str](), list[str]()
+    first, start, words, tags = True, 0, list[str](), list[str]()
     for row, line in text_lines(path, reading.encoding):
         cells = _cells(line.rstrip("\r\n"), tabs)
         if not line.strip():
@@ -128,18 +188,36 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             continue
         if line.startswith("#") and not words and len(cells) != width:
             continue  # A comment.
-        if cells[0].startswith(_DOCUMENT) or (numbered and word and _NO_WORD.fullmatch(cells[0])):
+        if cells[0].startswith(_DOCUMENT):
+            if words:
+                yield _row(start, words, tags if tag is not None else None)
+            words, tags = [], []
+            continue
+        if first and _names_columns(cells, word, width - 1 if tag is None else tag):
+            said = ", ".join(cells)[:80]
+            note(f"{path}: row {row} ({said}) is the header and is not read as data")
+            first = False
+            continue
+        first = False
+        if numbered and word and _NO_WORD.fullmatch(cells[0]):
             continue
         if len(cells) != width:
-            what = f"has {len(cells)} columns, but most lines have {width}"
+            what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
             remedy = "give each word its tag, and separate sentences with empty lines"
             raise InputError(what, remedy, path=path, row=row)
         start = start if words else row
         words.append(cells[word])
         if tag is not None:
-            tags.append(_checked(cells[tag].strip(), path, row))
+            tags.append(_named(cells[tag].strip(), reading.tag_names, path, row))
     if words:
         yield _row(start, words, tags if tag is not None else None)
+
+
+def _names_columns(cells: Sequence[str], word: int, tag: int) -> bool:
+    """Return whether the cells of a line are the names of the columns."""
+    named = [cell.strip().casefold() for cell in cells]
+    fits = word != tag and max(word, tag) < len(named)
+    return fits and named[word] in _WORD_NAMES and named[tag] in _TAG_NAMES
 
 
 def _cells(line: str, tabs: bool) -> list[str]:
@@ -164,22 +242,25 @@ def _row(row: int, words: Sequence[str], tags: Sequence[str] | None) -> Row:
 
 
 def _checked(tag: str, path: Path, row: int) -> str:
-    if not tag or any(character.isspace() for character in tag):
+    if not visible(tag) or any(character.isspace() for character in tag):
         what = f"has the tag {tag[:40]!r}" if tag else "has a word without a tag"
-        raise InputError(what, "write one tag without spaces", path=path, row=row)
+        raise InputError(what, "write one visible tag without spaces", path=path, row=row)
     return tag
 
 
 # --- JSON -------------------------------------------------------------------------------
 
 
-def _of_records(path: Path, reading: ReadOptions) -> Iterator[Row]:
+def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
+    several = list[str]()
     for row, record in _records(path, reading.encoding):
         if not isinstance(record, dict):
             raise InputError("is not a JSON object", "write one per line", path=path, row=row)
         task = record.get("data")
         if isinstance(task, dict):  # A task of Label Studio.
-            record = {**task, "entities": _of_label_studio(record, path, row)}
+            annotations = _annotations(record, path, row)
+            several += [f"{row:,}"] if len(annotations) > 1 else []
+            record = {**task, "entities": _of_label_studio(annotations[0], path, row)}
         labelled = reading.label_column is not None
         words = _field(record, reading.text_column, TEXT, _WORDS)
         if isinstance(words, list):
@@ -187,13 +268,17 @@ def _of_records(path: Path, reading: ReadOptions) -> Iterator[Row]:
             continue
         text = _field(record, reading.text_column, TEXT, _TEXTS)
         if not isinstance(text, str):
-            what = "has neither a list `tokens` nor a text"
-            raise InputError(what, "name one with `text_column`", path=path, row=row)
+            what = f"has neither a list {_asked(reading.text_column, TEXT, 'tokens')} nor a text"
+            remedy = _to_name("text_column", record)
+            raise InputError(what, remedy, path=path, row=row)
         spans = _field(record, reading.label_column or "", LABEL, _SPANS) if labelled else []
         if not isinstance(spans, list):
-            what = "has no list of entities"
-            raise InputError(what, "name one with `label_column`", path=path, row=row)
+            what = f"has no list {_asked(reading.label_column or '', LABEL, 'entities')}"
+            remedy = _to_name("label_column", record)
+            raise InputError(what, remedy, path=path, row=row)
         yield _of_spans(text, spans, labelled, path, row)
+    if several:
+        note(f"{path}: these rows have several annotations; the first is read: {listed(several)}")
 
 
 def _records(path: Path, encoding: str | None) -> Iterator[tuple[int, Any]]:
@@ -225,6 +310,15 @@ def _field(record: dict[str, Any], given: str, usual: str, names: Sequence[str])
     return next((record[name] for name in names if name in record), None)
 
 
+def _asked(given: str, usual: str, default: str) -> str:
+    """Return the field that was looked for: the one that an option names, or the usual one."""
+    return given if given != usual else default
+
+
+def _to_name(option: str, record: dict[str, Any]) -> str:
+    return f"name one of the fields here with `{option}`: {listed(list(record), 10)[:80]}"
+
+
 def _of_lists(
     words: list[Any], record: dict[str, Any], reading: ReadOptions, path: Path, row: int
 ) -> Row:
@@ -234,33 +328,46 @@ def _of_lists(
         return _row(row, words, None)
     tags = _field(record, reading.label_column, LABEL, TAG_COLUMNS)
     if not isinstance(tags, list):
-        raise InputError("has no list of tags", "name one with `label_column`", path=path, row=row)
+        what = f"has no list {_asked(reading.label_column, LABEL, 'tags')}"
+        raise InputError(what, _to_name("label_column", record), path=path, row=row)
     if len(tags) != len(words):
-        what = f"has {len(words)} tokens and {len(tags)} tags"
+        what = f"has {counted(len(words), 'token')} and {counted(len(tags), 'tag')}"
         raise InputError(what, "write one tag for each token", path=path, row=row)
     named = [_named(tag, reading.tag_names, path, row) for tag in tags]
     return _row(row, words, named)
 
 
 def _named(tag: Any, names: Sequence[str], path: Path, row: int) -> str:
-    if type(tag) is int and names:
-        if not 0 <= tag < len(names):
+    if names and (type(tag) is int or (isinstance(tag, str) and tag.isdecimal())):
+        if not 0 <= int(tag) < len(names):
             what = f"the tag {tag} is not one of the numbers 0 to {len(names) - 1}"
             raise InputError(what, "correct it, or add its name to `tag_names`", path=path, row=row)
-        return names[tag]
+        return names[int(tag)]
     if type(tag) not in (int, str):
         raise InputError(f"the tag {tag!r} is not text", "correct it", path=path, row=row)
     return _checked(str(tag), path, row)
 
 
-def _of_label_studio(record: dict[str, Any], path: Path, row: int) -> list[Any]:
-    annotations = record.get("annotations") or record.get("completions") or []
-    kept = [one for one in annotations if isinstance(one, dict) and not one.get("was_cancelled")]
+def _annotations(record: dict[str, Any], path: Path, row: int) -> list[dict[str, Any]]:
+    annotations = _objects(record.get("annotations") or record.get("completions"))
+    kept = [one for one in annotations if not one.get("was_cancelled")]
     if not kept:
         remedy = "annotate it, or delete it from the export"
         raise InputError("has no annotation", remedy, path=path, row=row)
-    results = kept[0].get("result") or []
-    return [one["value"] for one in results if isinstance(one, dict) and "labels" in one["value"]]
+    return kept
+
+
+def _of_label_studio(annotation: dict[str, Any], path: Path, row: int) -> list[Any]:
+    values = _objects([one.get("value") for one in _objects(annotation.get("result"))])
+    for other in (name for value in values for name in value if name in _OTHER_LABELS):
+        what = f"has {other}, whose places are not characters of a text"
+        raise InputError(what, "export labels of plain text", path=path, row=row)
+    return [value for value in values if "labels" in value]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list of an export; none if it is no list."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _of_spans(text: str, spans: list[Any], labelled: bool, path: Path, row: int) -> Row:
@@ -289,13 +396,16 @@ def _span(span: Any, text: str, path: Path, row: int) -> tuple[int, int, str]:
         start, end, kind = span
     elif isinstance(span, dict):
         start, end = (span.get(f"{name}_offset", span.get(name)) for name in ("start", "end"))
-        kinds = span.get("labels") or [span.get("label", span.get("type"))]
-        kind, said = kinds[0], span.get("text")
+        kind = span.get("labels") or span.get("label", span.get("type"))
+        if isinstance(kind, list) and len(kind) == 1:
+            [kind] = kind
+        said = span.get("text")
     if type(start) is not int or type(end) is not int or not isinstance(kind, str) or not kind:
         what = f"the entity {json.dumps(span)[:80]} has no start, end and label"
-        raise InputError(what, "write {start, end, label}", path=path, row=row)
-    if isinstance(said, str) and text[start:end] != said:  # JavaScript counts UTF-16 units.
-        encoded = text.encode("utf-16-le")
+        remedy = "write {start, end, label}, with one label"
+        raise InputError(what, remedy, path=path, row=row)
+    if isinstance(said, str) and min(start, end) >= 0 and text[start:end] != said:
+        encoded = text.encode("utf-16-le", "surrogatepass")  # JavaScript counts UTF-16 units.
         start, end = (len(encoded[: 2 * at].decode("utf-16-le", "ignore")) for at in (start, end))
     if not 0 <= start < end <= len(text) or (isinstance(said, str) and text[start:end] != said):
         what = f"the entity {kind} from {start} to {end} is not inside the text"

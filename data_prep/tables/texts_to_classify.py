@@ -11,7 +11,7 @@ from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.detection import declared_delimiter
 from data_prep.tables.other_formats import is_fasttext
 from data_prep.tables.table import read_rows
-from data_prep.tables.tagged_words import has_sentences
+from data_prep.tables.tagged_words import has_sentences, refuse_conll
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
 from data_prep.tables.words import SplitText
 
@@ -37,6 +37,8 @@ def read_texts(
         for row in read_rows(path, reading, note):
             yield row.text if row.pair is None else (row.text, row.pair)
     else:
+        if not reading.words:
+            refuse_conll(path)
         yield from _lines(path, reading)
 
 

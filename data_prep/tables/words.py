@@ -15,6 +15,9 @@ _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U000
 _CHUNK = re.compile(rf"[{_IDEOGRAPHS}]|[^\s{_IDEOGRAPHS}]+")
 _IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
 _SPACES = re.compile(r"\s+")
+_SEPARATED = re.compile("[^ \t\n\v\f\r]+")
+# Characters that files cannot contain; BERT drops them.
+_DROPPED = re.compile("[\x00\ud800-\udfff]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 # BERT drops this character, so a word of it is read as [UNK].
 _NOTHING = "\ufffd"
@@ -59,6 +62,11 @@ def word_spans(text: str, borders: Collection[int] = ()) -> list[tuple[int, int]
     return found
 
 
+def separated_words(text: str) -> list[str]:
+    """Return the words of a text that ASCII spaces separate; words may contain other spaces."""
+    return _SEPARATED.findall(text)
+
+
 def is_ideograph(character: str) -> bool:
     return bool(_IDEOGRAPH.match(character))
 
@@ -68,7 +76,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def one_word(word: str) -> str:
-    """Return a word as a prepared file contains it: without spaces, and visible."""
-    if all(unicodedata.category(character) in _INVISIBLE for character in word):
-        return _NOTHING
-    return _SPACES.sub("\u00a0", word.strip())
+    """Return a word as a prepared file contains it: without ASCII spaces, and visible."""
+    word = _SPACES.sub("\u00a0", _DROPPED.sub("", word)).strip("\u00a0")
+    invisible = all(unicodedata.category(character) in _INVISIBLE for character in word)
+    return _NOTHING if invisible else word

@@ -51,7 +51,7 @@ def test_last_layer_may_compute_only_the_first_token() -> None:
     tokens = np.array([[2, 5, 3, 7], [2, 9, 3, 0]], np.int32)
     inputs = encoder_inputs(tokens, (tokens > 0).astype(np.int32))
     whole = build_encoder(SMALL)
-    first = build_encoder(SMALL, first_token_only=True)
+    first = build_encoder(SMALL, output_tokens="first")
     first.set_weights(whole.get_weights())
 
     def outputs(encoder: tf_keras.Model) -> list[np.ndarray]:

@@ -188,15 +188,25 @@ def test_small_splits_and_absent_classes_are_noted(
     assert all(line in note for line, note in zip(lines, found, strict=True))
 
 
+def test_tags_outside_of_their_scheme_are_counted() -> None:
+    counts = {name: counted(a=500) for name in ("train", "dev")}
+    counts["train"]["forbidden_tags"] = 1
+    [found] = notes(manifest(counts) | {"label_format": {"scheme": "BIO"}})
+    assert found.startswith("note: 1 word of train.tsv has a tag that BIO forbids")
+
+
 def test_class_found_only_in_the_test_set_is_named() -> None:
-    counts = {"train": counted(a=50, b=0), "dev": counted(a=400, b=0)}
+    counts = {"train": counted(a=50, b=0), "dev": counted(a=400, b=0), "test": counted(b=9)}
     lines = notes(manifest(counts))
     assert lines == [
         "note: train.tsv has no rows labeled b, because all texts with this label are in another"
         " split"
     ]
+    # Published names may have no rows at all.
+    del counts["test"]
+    without = "note: train.tsv has no rows labeled b, so a model cannot learn to predict it"
+    assert notes(manifest(counts)) == [without]
     # Rows of published data sets are kept, so the class has no training rows in the source.
     options = {"drop_duplicates": False}
-    assert notes(manifest(counts, options)) == [
-        "note: train.tsv has no rows labeled b, so a model cannot learn to predict it"
-    ]
+    counts["test"] = counted(b=9)
+    assert notes(manifest(counts, options)) == [without]

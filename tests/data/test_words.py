@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,14 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import split_passages, tags_of, unpack
 from bertaccum.bert.tokenization import MAX_TAGS, TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.bert.tokenizer_files import read_tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.tokenizing import with_tags
 from bertaccum.data.word_splitting import split_words
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.words import SplitText, word_spans
 
 WORDS = [*SPECIAL_TOKENS, "a", "##b", "##c", "d", ".", "##e"]
@@ -102,9 +109,78 @@ def test_graphs_split_texts_as_python_does() -> None:
     assert split_words(tf.constant([], tf.string))[0].to_list() == []
 
 
-def test_graphs_split_odd_texts_as_python_does(shared: Path) -> None:
-    golden = [json.loads((shared / f"golden/{n}.json").read_text()) for n in ("tokens", "pairs")]
-    assert_splits_alike([text for text in strings(golden) if text.isprintable() or True])
+# Strings that Python and TensorFlow could read differently: spaces, controls, private use.
+ODD = [
+    "a\x00b \x00 c",
+    "a\x1cb\x85c\u2028d\u3000e",
+    "\x0b\x0ca\u180e\u200b \u200b",
+    "\x01\x02 \x03",
+    "\U000f0000 a\U00100000 \ue000",
+    "\ufffd \ufeff\ufeffa",
+    "İstanbul ǅ ß ﬁ e\u0301 \u0301",
+    "x" * 300,
+]
+ADDED = {"New York": False, "[MASK]": False, "dance": True, "!": True}
+CLEANING: dict[str, dict[str, Any]] = {
+    "vocab.txt": {},
+    "vocab_cased.txt": {},
+    "vocab_chinese.txt": {},
+    "accents stay": {"strip_accents": False, "split_chinese": False},
+    "added": {"added": ADDED},
+    "added, as transformers": {"added": ADDED, "as_transformers": True},
+}
+
+
+@pytest.fixture(scope="module")
+def odd_texts(shared: Path) -> list[str]:
+    names = ("tokens", "tokens_more", "pairs")
+    golden = [json.loads((shared / f"golden/{name}.json").read_text("utf-8")) for name in names]
+    return sorted({*strings(golden), *ODD})
+
+
+def test_words_of_odd_texts_are_all_that_is_no_space(odd_texts: list[str]) -> None:
+    assert_splits_alike(odd_texts)
+    assert len(odd_texts) > 400
+    for text in odd_texts:
+        spans = word_spans(text)
+        places = [at for span in spans for at in range(*span)]
+        assert all(start < end for start, end in spans)
+        assert places == [at for at, character in enumerate(text) if not character.isspace()]
+
+
+@pytest.mark.parametrize("cleaning", CLEANING)
+def test_tags_of_odd_texts_are_those_of_the_same_words(
+    shared: Path, odd_texts: list[str], cleaning: str
+) -> None:
+    """Cleaning drops and splits characters, but each word has one tag, also in exported models."""
+    known = (shared / "data/vocab" / cleaning).exists()
+    vocabulary = read_tokenizer(shared / "data/vocab" / (cleaning if known else "vocab.txt"))
+    if added := CLEANING[cleaning].get("added"):
+        vocabulary = dataclasses.replace(
+            vocabulary, entries=[*dict.fromkeys([*vocabulary.entries, *added])]
+        )
+    vocabulary = dataclasses.replace(vocabulary, **CLEANING[cleaning])
+    tokenizer = Tokenizer(Tokenization(vocabulary, 512, words="first"))
+    given = [SplitText.of(text[a:b] for a, b in word_spans(text)) for text in odd_texts]
+    pieces = tokenizer.pieces(tf.constant(given))
+    exported = tf.strings.reduce_join(split_words(tf.constant(odd_texts))[0], 1, separator=" ")
+    assert pieces.to_list() == tokenizer.pieces(exported).to_list()
+    for text, row in zip(odd_texts, pieces, strict=True):
+        assert int(tf.reduce_sum(tf.cast(tags_of(row) >= 0, tf.int32))) == len(word_spans(text))
+
+
+def test_entities_of_odd_texts_are_parts_of_them(odd_texts: list[str]) -> None:
+    form = {"separator": " ", "scheme": "BIO"}
+    names = ["O", "B-X", "I-X"]
+    task = make_task(Labels(["0", "1", "2"], names, task=TOKEN_CLASSIFICATION, format=form))
+    assert isinstance(task, TokenClassification)
+    for text in odd_texts:
+        spans = word_spans(text)
+        tags = [("B-X", "I-X", "O")[number % 3] for number in range(len(spans))]
+        found = task.in_text(text, spans, tags, [0.5] * len(tags))["entities"]
+        assert len(found) == -(-len(spans) // 3)
+        assert all(one["text"] == text[one["start"] : one["end"]] for one in found)
+        assert all(a["end"] <= b["start"] for a, b in pairwise(found))
 
 
 def test_words_of_split_texts_keep_their_places() -> None:

@@ -266,5 +266,5 @@ def test_tags_of_words_have_the_names_of_the_metadata(client: HubClient) -> None
     files = {"data/train-0.parquet": train, "data/validation-0.parquet": dev}
     client.hub.add("eriktks/conll", files, "dataset")
     _, folder = prepared(client, "--task", "token-classification", name="eriktks/conll")
-    assert rows(folder, "dev") == [["0 1", "in Oslo"]]
-    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["O", "B-LOC", "B-PER"]
+    assert rows(folder, "dev") == [["0 2", "in Oslo"]]
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == names["names"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,18 @@ import pytest
 from bertaccum.errors import BertAccumError, ConfigError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.progress import ignore_note, silent
-from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags
+from bertaccum.tasks.kinds import make_task
+from bertaccum.tasks.prepared_labels import read_labels
+from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags, why_no_scheme
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
+from data_prep.tables.manifest import TOOL
 from data_prep.tables.table import read_rows
+from data_prep.tables.texts_to_classify import read_texts
+from data_prep.tables.tsv import read_tsv
 from data_prep.tables.words import SplitText, word_spans
+
+Program = Callable[..., tuple[int, str, str]]
 
 
 def rows(path: Path, content: str | bytes, **options: object) -> list[tuple[str | None, str]]:
@@ -51,6 +59,7 @@ def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
 
 
 TEXT = {"text": "Ada lives"}
+SPAN = '{"start": %d, "end": 2, "labels": ["X"], "text": "b"}'
 RECORDS = {
     "lists": {"tokens": ["Ada", "lives"], "ner_tags": ["B-PER", "O"]},
     "numbers": {"tokens": ["Ada", "lives"], "ner_tags": [1, 0]},
@@ -87,6 +96,39 @@ def test_spans_cut_words_and_count_characters_in_either_way(tmp_path: Path) -> N
         assert found == ("O O B-LOC I-LOC O O", "😀 ( New York ) ers")
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        7,
+        [{"value": 1.5}],
+        [{"from_name": "a"}],
+        [None, {"value": None}, {"value": {"choices": ["good"]}}],
+    ],
+)
+def test_results_of_label_studio_without_entities_are_skipped(
+    tmp_path: Path, result: object
+) -> None:
+    task = {"data": TEXT, "annotations": [None, {"was_cancelled": True}, {"result": result}]}
+    assert rows(tmp_path / "a.json", json.dumps([task])) == [("O O", "Ada lives")]
+
+
+def test_labels_of_a_span_are_a_list_or_a_name(tmp_path: Path) -> None:
+    for label in ("PER", ["PER"]):
+        span = {"start": 0, "end": 3, "labels": label}
+        [found] = rows(tmp_path / "a.jsonl", json.dumps(TEXT | {"label": [span]}))
+        assert found == TWO[0]
+    span = {"start": 0, "end": 3, "labels": {"PER": 1}}
+    with pytest.raises(BertAccumError, match="has no start, end and label"):
+        rows(tmp_path / "a.jsonl", json.dumps(TEXT | {"label": [span]}))
+
+
+def test_sentences_without_words_are_skipped_only_if_they_have_tags(tmp_path: Path) -> None:
+    content = '{"tokens": [], "tags": []}\n{"tokens": ["a"], "tags": ["O"]}\n{"text": " "}\n'
+    assert rows(tmp_path / "a.jsonl", content[: content.rindex("{")]) == [("O", "a")]
+    unlabeled = rows(tmp_path / "a.jsonl", content, label_column=None)
+    assert [text for _, text in unlabeled] == ["", "a", ""]
+
+
 def test_odd_words_stay_words(tmp_path: Path) -> None:
     """Inside of a word, a space does not separate; a word that cannot be seen becomes [UNK]."""
     content = f"a b\tO\n\u200b\tO\n😀\tB-X\n{'x' * 300}\tO\n\x07\tO\n"
@@ -98,10 +140,10 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "row", "message"),
     [
-        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 columns, but most lines have 2"),
+        ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 column, but most lines have 2"),
         ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
         ("a.conll", "", None, "is empty"),
-        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tags"),
+        ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tag"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [7]}', 1, "the tag 7 is not one of"),
         ("a.jsonl", '{"tokens": [3], "tags": ["O"]}', 1, "a token that is not text"),
         ("a.jsonl", '{"text": "ab", "entities": [[1, 5, "X"]]}', 1, "is not inside the text"),
@@ -109,8 +151,33 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "abc", "entities": [[0, 2, "X"], [1, 3, "Y"]]}', 1, "overlap"),
         ("a.jsonl", '{"text": "abc", "entities": [{"start": 0}]}', 1, "no start, end and label"),
         ("a.jsonl", '{"text": "abc"', 1, "is not valid JSON"),
-        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tags"),
+        ("a.conll", "a\tO\nb\t\u200b\n", 2, "has the tag '\\\\u200b'"),
+        ("a.tsv", "label\ttext\nX \u200b\ta b\n", 2, "has the tag '\\\\u200b'"),
+        ("a.jsonl", '{"text": "abc", "label": [[-3, -1, "X"]]}', 1, "is not inside the text"),
+        ("a.jsonl", f'{{"text": "😀b\\ud800", "label": [{SPAN % -4}]}}', 1, "is not inside"),
+        ("a.jsonl", f'{{"text": "abc", "label": [{SPAN % 9}]}}', 1, "is not inside the text"),
+        ("a.jsonl", '{"text": "ab", "label": [[0, 1, ["X", "Y"]]]}', 1, "start, end and label"),
+        ("a.jsonl", '{"data": {"text": "ab"}, "annotations": 7}', 1, "has no annotation"),
+        ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
+        ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
+        ("a.csv", "text,label\n\"['a b', 'c']\",\"['O']\"\n", 2, "has 2 words and 1 tag"),
+        ("a.conll", "a\tO\nb\t2\n", 2, "the tag 2 is not one of the numbers 0 to 1"),
+        ("a.conll", "a\tx\tO\n" * 3 + "b\tO\n", 4, "has 2 columns, but most lines have 3"),
+        ("a.conll", "a\tO\nb\tI X\n", 2, "has the tag 'I X'"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": "O"}', 1, "has no list tags; .*: tokens, tags"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [null]}', 1, "the tag None is not text"),
+        ("a.jsonl", '{"tokens": "a", "tags": ["O"]}', 1, "neither a list tokens nor a text"),
+        ("a.jsonl", '{"text": "a b", "label": [[2, 2, "X"]]}', 1, "from 2 to 2 is not inside"),
+        ("a.jsonl", '{"text": "a b", "label": [[3, 0, "X"]]}', 1, "from 3 to 0 is not inside"),
+        ("a.jsonl", f'{{"text": "a", "label": [[0, {10**30}, "X"]]}}', 1, "is not inside"),
+        (
+            "a.json",
+            '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": "/p[1]",'
+            ' "hypertextlabels": ["X"]}}]}]}]',
+            1,
+            "has hypertextlabels, whose places are not characters",
+        ),
     ],
 )
 def test_bad_input_names_the_row(
@@ -122,9 +189,140 @@ def test_bad_input_names_the_row(
     assert error.value.row == row and str(error.value.path).endswith(name)
 
 
-def test_columns_of_conll_files_are_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not one of the columns 1 to 2"):
-        rows(tmp_path / "a.conll", "a\tO\n", label_column="tag")
+def test_prepared_words_have_as_many_tags_as_training_reads(tmp_path: Path) -> None:
+    """A word may contain spaces, NUL and surrogates; a table and its copies have the same words."""
+    odd = ["New York", "\u00a0", "a\x00b", "a\ud800b", "\x00", "\x1c", "a\u2028b", "\u3000c\t"]
+    record = {"tokens": odd, "tags": ["B-X", *["O"] * 7]}
+    lines = [json.dumps(record | {"tokens": [*odd[:-1], str(n)]}) for n in range(9)]
+    source, out = tmp_path / "a.jsonl", tmp_path / "data"
+    source.write_text("\n".join([json.dumps(record), *lines]))
+    config = PrepareConfig(
+        source="csv", task="token-classification", train_file=str(source), out=str(out)
+    )
+    prepare(config, silent, list)
+    labels = read_labels(out, None)
+    for name in ("train", "dev"):
+        table = read_tsv(out / f"{name}.tsv")
+        tags = make_task(labels).encode(out / f"{name}.tsv", table)
+        assert tags.shape == (len(table), 8)
+        assert all(map(str.isprintable, "".join(table["text"]).replace("\u00a0", "")))
+        copied = rows(out / f"{name}.tsv", (out / f"{name}.tsv").read_bytes())
+        assert [text for _, text in copied] == table["text"].tolist()
+    [(_, text)] = rows(source, json.dumps(record))
+    assert text == "New\u00a0York \ufffd ab ab \ufffd \ufffd a\u00a0b c"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_column": "tag"}, "is not one of the columns 1 to 2"),
+        ({"weight_column": "2"}, "`weight_column` applies to tables only"),
+        ({"delimiter": ","}, "`delimiter` applies to tables only"),
+        ({"label_columns": ("1", "2")}, "`label_columns` applies to tables only"),
+    ],
+)
+def test_conll_files_have_numbered_columns_only(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rows(tmp_path / "a.conll", "a\tO\n", **options)
+
+
+@pytest.mark.parametrize("names", ["O,O", "O,B X", "O,,B-X"])
+def test_names_of_tags_are_different_words(names: str) -> None:
+    with pytest.raises(ConfigError, match=r"in `tag_names` (occurs twice|is not one word)"):
+        PrepareConfig(source="csv", train_file="a", task="token-classification", tag_names=names)
+
+
+def test_tags_have_no_pairs_of_texts() -> None:
+    with pytest.raises(ConfigError, match="contradict each other"):
+        PrepareConfig(
+            source="csv", train_file="a", task="token-classification", text_pair_column="b"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "Ada\t1\nlives\t0\n"),
+        ("a.jsonl", '{"tokens": ["Ada", "lives"], "tags": ["1", "0"]}'),
+        ("a.csv", "text,label\nAda lives,1 0\n"),
+    ],
+)
+def test_numbers_are_named_in_each_format(tmp_path: Path, name: str, content: str) -> None:
+    assert rows(tmp_path / name, content, tag_names=("O", "B-PER")) == TWO[:1]
+
+
+def test_classes_have_the_order_of_the_names(tmp_path: Path) -> None:
+    """Other files with the same numbers have the same tags."""
+    path, names = tmp_path / "a.conll", "I-PER,B-PER,O,B-LOC"
+    path.write_text("".join(f"{n}\t0\n{n}\t{n % 3}\n\n" for n in range(9)))
+    config = {"source": "csv", "task": "token-classification", "train_file": str(path)}
+    config |= {"out": str(tmp_path / "data")}
+    manifest = prepare(PrepareConfig(**config, tag_names=names), silent, list).manifest
+    assert manifest["labels"] == names.split(",")
+    path.write_text("a\tB-X\nb\t0\n")
+    with pytest.raises(BertAccumError, match=r"without a name in `tag_names`: B-X"):
+        prepare(PrepareConfig(**config, tag_names=names, overwrite=True), silent, list)
+
+
+def test_prepare_says_why_there_is_no_scheme(tmp_path: Path, program: Program) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"{n}\tB-X\nb\tPER\n\n" for n in range(9)))
+    options = ["--source", "csv", "--task", "token-classification", "--train-file", path]
+    _, _, said = program("prepare", *options, "--out", tmp_path / "data")
+    assert "so entities are not counted: these tags have no prefix and type" in said
+    path.write_text("".join(f"{n}\t1\nb\t0\n\n" for n in range(9)))
+    assert "--tag-names names them" in program("prepare", *options, "--out", tmp_path / "b")[2]
+
+
+def test_texts_of_equal_length_are_no_conll_file(tmp_path: Path) -> None:
+    path, words = tmp_path / "a.txt", ReadOptions(words=True, label_column=None)
+    path.write_text("APC is here.\n\nAnd a cancer.\n")
+    assert list(read_texts(path, words)) == ["APC is here.", "", "And a cancer."]
+    path.write_text("APC NN\nU.S. NN\n. .\n\ncancer NN\n")
+    assert list(read_texts(path, words)) == ["APC U.S. .", "cancer"]
+
+
+def test_cells_contain_lists_as_pandas_writes_them(tmp_path: Path) -> None:
+    """In a prepared file, such a cell is a sentence."""
+    path, cell = tmp_path / "a.csv", "['New York', '[x]']"
+    lists = f"text,label\n\"{cell}\",\"['B-LOC', 'O']\"\nAda lives,\"['B-PER', 'O']\"\n"
+    assert rows(path, lists) == [("B-LOC O", "New\u00a0York [x]"), TWO[0]]
+    assert rows(path, "text,label\n[a] b],O O\n") == [("O O", "[a] b]")]
+    (tmp_path / "manifest.json").write_text(json.dumps({"tool": TOOL, "files": {"train.tsv": {}}}))
+    prepared = rows(tmp_path / "train.tsv", f"label\ttext\n0 1 0\t{cell}\n")
+    assert prepared == [("0 1 0", cell)]
+
+
+def test_first_line_may_name_the_columns(tmp_path: Path) -> None:
+    notes: list[str] = []
+    path = tmp_path / "a.conll"
+    for header in ("token\tpos\tner_tags\n", "Word\tPOS\tTag\n\n"):
+        path.write_text(f"{header}Ada\tN\tB-PER\nlives\tV\tO\n")
+        found = list(read_rows(path, ReadOptions(words=True), notes.append))
+        assert [(row.label, row.text) for row in found] == TWO[:1]
+        assert "is the header and is not read as data" in notes[-1]
+    assert rows(path, "a\tO\ntoken\ttag\n") == [("O tag", "a token")]
+    assert rows(path, "-DOCSTART-\tO\nAda\tO\n-DOCSTART-\tO\nYes\tO\n") == [("O", "Ada"), TWO[1]]
+
+
+def test_only_the_first_annotation_is_read(tmp_path: Path) -> None:
+    notes: list[str] = []
+    result = [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]
+    task = {"data": TEXT, "annotations": [{"result": result}, {"result": []}]}
+    (tmp_path / "a.json").write_text(json.dumps([task]))
+    [found] = read_rows(tmp_path / "a.json", ReadOptions(words=True), notes.append)
+    assert (found.label, found.text) == TWO[0]
+    assert notes[-1].endswith("have several annotations; the first is read: 1")
+
+
+def test_classifiers_refuse_conll_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("Ada\tB-PER\n\n")
+    for read in (read_rows, read_texts):
+        with pytest.raises(BertAccumError, match="only the task token-classification reads"):
+            list(read(path, ReadOptions(label_column=None)))
 
 
 def prepared(folder: Path, train: str, **others: str) -> dict[str, object]:
@@ -207,6 +405,25 @@ def test_scheme_is_the_one_that_forbids_least() -> None:
         assert find_scheme(sequences) == scheme
         if scheme:
             assert sum(forbidden_tags(tags, scheme) for tags in sequences) == forbidden
+
+
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        ("O B-X I-X PER", "no prefix and type, as in B-PER: PER"),
+        ("O B-X I-X B-", "no prefix and type, as in B-PER: B-"),
+        ("O B-X E-X U-X", "they mix the prefixes B, E, U"),
+        ("O b-X i-X I-Y", "unlike in b-X, i-X"),
+        ("O B_X I_X", "unlike in B_X, I_X"),
+        ("O B I", "they have no type"),
+        ("0 1 2", "they are numbers; `tag_names` names them"),
+        ("NN VB -LRB- X", None),
+    ],
+)
+def test_tags_that_nearly_have_a_scheme_say_why_not(tags: str, reason: str | None) -> None:
+    assert find_scheme([tags.split()]) is None
+    found = why_no_scheme(tags.split())
+    assert found is None if reason is None else found is not None and reason in found
 
 
 def test_words_of_running_text() -> None:

@@ -26,7 +26,7 @@ from bertaccum.bert.packed_tokens import encoder_inputs, unpack
 from bertaccum.bert.tokenization import SEGMENT, TAG
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import with_tags
-from bertaccum.data.window_cuts import make_cut
+from bertaccum.data.window_cuts import cut_by_count, make_cut
 from bertaccum.data.windows import make_window, window_rows
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
@@ -37,8 +37,10 @@ from bertaccum.tasks.forward import logits_of
 from bertaccum.tasks.head import build_classifier, build_tagger
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.task import Task
+from bertaccum.tasks.token_classification import TokenClassification
 from bertaccum.training.events import OutOfMemory, Updated
-from bertaccum.training.inputs import class_weights
+from bertaccum.training.inputs import weighted
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 from bertaccum.training.train import resume, train
@@ -84,11 +86,15 @@ def sigmoid(labels: Any, logits: Any) -> tf.Tensor:
     return KERAS.binary_crossentropy(labels, logits, from_logits=True)
 
 
+# The weight of each tag.
+TAG_WEIGHTS = np.array([0.5, 3, 1, 0, 1], np.float32)
+
+
 def of_words(tags: Any, logits: Any) -> tf.Tensor:
-    """Return the mean loss of the words of each sentence, given -1 for other tokens."""
-    known = tf.cast(tags >= 0, tf.float32)
-    losses = crossentropy(tf.maximum(tags, 0), logits) * known
-    return tf.reduce_sum(losses, 1) / tf.reduce_sum(known, 1)
+    """Return the weighted mean loss of the words of each sentence, given -1 for other tokens."""
+    weights = tf.where(tags >= 0, tf.gather(TAG_WEIGHTS, tf.maximum(tags, 0)), 0.0)
+    losses = crossentropy(tf.maximum(tags, 0), logits) * weights
+    return tf.math.divide_no_nan(tf.reduce_sum(losses, 1), tf.reduce_sum(weights, 1))
 
 
 THREE = Labels.numbered(3)
@@ -127,7 +133,7 @@ CASES = {
     "weighted pairs of scores": Case(
         dataclasses.replace(SCORES, pairs=True), lambda row: f"{row % 9 / 2}", squared, {}, True
     ),
-    "tags": Case(TAGS, tags_of_row, of_words, {}, True),
+    "tags": Case(TAGS, tags_of_row, of_words, {"class_weight": "0=0.5,1=3,3=0"}, True),
     "all weights": Case(
         THREE, rare, smoothed, {"class_weight": "1=3,2=0.5", "label_smoothing": 0.1}, True
     ),
@@ -155,8 +161,6 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
     table["text"] = table["label"]  # It has as many words.
     labels = make_task(case.labels).encode(Path("train.tsv"), table)
     weights = np.array([row_weight(row) if case.row_weights else 1 for row in rows], np.float32)
-    if option := case.options.get("class_weight"):
-        weights = weights * class_weights(option, case.labels, labels)
     tokens = store.token_ids
     if case.labels.pairs:
         second = np.zeros(len(tokens), np.int32)
@@ -172,13 +176,29 @@ def encoded(case: Case, store: TokenStore) -> TokenStore:
         ] += TAG
         tokens = with_tags(tokens, store.offsets, labels, np.arange(5))
         weights = weights * np.float32(words)
-    return dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
+    found = dataclasses.replace(store, token_ids=tokens, labels=labels, weights=weights)
+    result, task = weighted(found, task_of(case), case.options.get("class_weight"), Path())
+    if isinstance(task, TokenClassification):
+        assert task == task_of(case)
+        read = [TAG_WEIGHTS[own[:n]].sum() for own, n in zip(labels, words, strict=True)]
+        of_rows = [row_weight(row) for row in rows]
+        np.testing.assert_allclose(result.weights, np.multiply(of_rows, read), rtol=1e-6)
+    return result
 
 
-def model_of(case: Case) -> tf_keras.Model:
+def task_of(case: Case) -> Task:
+    task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
+    if isinstance(task, TokenClassification):
+        task = dataclasses.replace(task, weights=tuple(TAG_WEIGHTS.tolist()))
+    return task
+
+
+def model_of(case: Case, dropout: float = 0.0) -> tf_keras.Model:
     tf_keras.utils.set_random_seed(1)
-    build = build_tagger if case.labels.task == TOKEN_CLASSIFICATION else build_classifier
-    return build(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
+    if case.labels.task == TOKEN_CLASSIFICATION:
+        encoder = build_encoder(TINY, dropout, "positions")
+        return build_tagger(encoder, TINY, case.labels.outputs, dropout)
+    return build_classifier(build_encoder(TINY, 0.0), TINY, case.labels.outputs)
 
 
 def flat(model: tf_keras.Model) -> np.ndarray:
@@ -200,7 +220,9 @@ def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
             [store.token_ids[store.offsets[r] : store.offsets[r + 1]] for r in rows], tf.int32
         ).to_tensor(shape=[None, 32])
         ids, segments = unpack(tokens)
-        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments)
+        every = tf.zeros_like(ids) + tf.range(ids.shape[1])
+        positions = every if case is CASES["tags"] else None
+        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments, positions)
         weights = tf.constant(store.weights[rows])
         with tf.GradientTape() as tape:
             labels = store.labels[rows] if case is not CASES["tags"] else tokens // TAG - 1
@@ -240,9 +262,8 @@ def test_same_updates_for_any_micro_batch(
 ) -> None:
     case = CASES[name]
     data, plan, model = encoded(case, store), make_plan(32, micro_batch), model_of(case)
-    task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
     optimizer = make_optimizer(CONFIG, UPDATES, plan.accumulation_steps)
-    update = make_update(task, model, optimizer, 0, plan.accumulation_steps > 1)
+    update = make_update(task_of(case), model, optimizer, 0, plan.accumulation_steps > 1)
     results = [update(make_window(data, rows, plan.micro_batch)) for rows in windows_of(data)]
     expected, losses = references(case)
     np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
@@ -255,9 +276,8 @@ def test_same_updates_for_any_micro_batch(
 def test_same_updates_if_steps_are_compiled(store: TokenStore, references: Any, name: str) -> None:
     case, shapes = CASES[name], [(8, 12), (12, 20)]
     data, model = encoded(case, store), model_of(case)
-    task = make_task(case.labels, smoothing=case.options.get("label_smoothing", 0.0))
     optimizer = make_optimizer(CONFIG, UPDATES, 3)
-    update = make_update(task, model, optimizer, 0, True, compile=True)
+    update = make_update(task_of(case), model, optimizer, 0, True, compile=True)
     cut = make_cut("cost", data.largest, allowed=shapes)
     windows = [make_window(data, rows, 12, cut, allowed=shapes) for rows in windows_of(data)]
     losses = [update(window)["loss"] for window in windows]
@@ -266,6 +286,22 @@ def test_same_updates_if_steps_are_compiled(store: TokenStore, references: Any, 
     expected, of_windows = references(case)
     np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(losses, of_windows, rtol=1e-5)
+
+
+def test_masks_of_tags_do_not_depend_on_what_fills_up_micro_batches(store: TokenStore) -> None:
+    """Each micro-batch computes the words of its longest sentence; compiled ones, all tokens."""
+    case, shapes, found = CASES["tags"], [(8, 12), (12, 20)], []
+    data = encoded(case, store)
+    for micro_batch, compile in ((32, False), (5, False), (12, True)):
+        model, optimizer = model_of(case, 0.3), make_optimizer(CONFIG, UPDATES, 3)
+        update = make_update(make_task(case.labels), model, optimizer, 0, True, compile=compile)
+        cut = make_cut("cost", data.largest, allowed=shapes) if compile else cut_by_count
+        allowed = shapes if compile else ()
+        for rows in windows_of(data)[:3]:
+            update(make_window(data, rows, micro_batch, cut, allowed=allowed))
+        found.append(flat(model))
+    for weights in found[1:]:
+        np.testing.assert_allclose(weights, found[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

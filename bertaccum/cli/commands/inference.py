@@ -16,6 +16,7 @@ from bertaccum.cli.options import command, file_option, json_option, options, sh
 from bertaccum.cli.shared import announce_run, announce_split, print_result
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import EvalConfig, ExportConfig, PredictConfig
+from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_size
 
 
@@ -69,7 +70,7 @@ def predict(
         if values["file"] == "-" and not count:
             view.note("note: standard input is empty, so there is nothing to predict")
     if results is not None:
-        sentences.result(f"{results}: {count:,} predictions")
+        sentences.result(f"{results}: {counted(count, 'prediction')}")
 
 
 @command("eval")

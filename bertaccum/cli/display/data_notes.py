@@ -7,7 +7,12 @@ from typing import Any
 
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.prepare import MIN_DEV_FRACTION
-from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.system.phrases import counted, listed
 from data_prep.tables.spellings import has_stray, shown
 
@@ -20,12 +25,13 @@ _CONFLICTS = {
     None: ("more than one label", "correct the labels or delete the rows"),
     REGRESSION: ("more than one score", "the model learns their mean"),
     MULTI_LABEL: ("more than one set of labels", "correct the labels or delete the rows"),
+    TOKEN_CLASSIFICATION: ("different tags", "correct the tags or delete the rows"),
 }
 
 
 def notes(manifest: dict[str, Any]) -> list[str]:
     """Return one line for each problem in the data that a user should know about."""
-    kinds = (_duplicates, _conflicts, _oddities, _single, _absent, _enlarged, _small, _long)
+    kinds = (_duplicates, _conflicts, _oddities, _single, _tags, _absent, _enlarged, _small, _long)
     return [f"note: {line}" for kind in kinds for line in kind(manifest)]
 
 
@@ -118,6 +124,15 @@ def _single(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"no row has more than one label; {remedy}"
 
 
+def _tags(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield how many tags their scheme forbids."""
+    scheme = manifest.get("label_format", {}).get("scheme")
+    for split, counts in manifest["counts"].items():
+        if forbidden := counts.get("forbidden_tags"):
+            of = counted(forbidden, f"word of {split}.tsv has", f"words of {split}.tsv have")
+            yield f"{of} a tag that {scheme} forbids after the tag before it; the tags are kept"
+
+
 def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield notes on classes that have no row in a split, but not on those noted as missing."""
     counts = {name: split.get("classes", {}) for name, split in manifest["counts"].items()}
@@ -126,7 +141,8 @@ def _absent(manifest: dict[str, Any]) -> Iterator[str]:
     if lost := [name for name, count in counts["train"].items() if not count and name not in noted]:
         kept = manifest["options"].get("drop_duplicates") is False
         dropped = "because all texts with this label are in another split"
-        reason = "so a model cannot learn to predict it" if kept else dropped
+        others = any(count.get(name) for count in counts.values() for name in lost)
+        reason = dropped if others and not kept else "so a model cannot learn to predict it"
         yield f"train.tsv has no rows labeled {listed(lost)}, {reason}"
     noted.update(lost)
     for split in _held_out(manifest):
