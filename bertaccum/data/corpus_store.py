@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import cache_folder, cached_folder, seal
-from bertaccum.system.machine import usable_cores
+from bertaccum.system.parallel import parallel
 from bertaccum.system.progress import Progress, tell
 from data_prep.tables.corpus import Corpus
 
@@ -150,25 +148,20 @@ def _tokenized(
     """
     specification = [tf.TensorSpec([None], tf.string)]
     pieces = tf.function(tokenizer.pieces, input_signature=specification, autograph=False)
-    workers = usable_cores()
 
-    def result() -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        future, documents, size = waiting.popleft()
-        rows = future.result()
+    def tokens(
+        batch: tuple[list[str], np.ndarray, int],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        texts, documents, size = batch
+        rows = pieces(tf.constant(texts))
         lengths = rows.row_lengths().numpy()
         return rows.flat_values.numpy(), lengths[lengths > 0], documents[lengths > 0], size
 
-    waiting = deque[tuple[Future[tf.RaggedTensor], np.ndarray, int]]()
-    with ThreadPoolExecutor(workers) as pool:
-        for texts, documents, size in _batches(parts):
-            waiting.append((pool.submit(pieces, tf.constant(texts)), documents, size))
-            if len(waiting) > workers:
-                yield result()
-        while waiting:
-            yield result()
+    yield from parallel(tokens, batches(parts))
 
 
-def _batches(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[str], np.ndarray, int]]:
+def batches(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[str], np.ndarray, int]]:
+    """Yield parts of documents, the number of each one's document, and their size in characters."""
     texts, documents, size = list[str](), list[int](), 0
     for document, text in parts:
         texts.append(text)
