@@ -28,9 +28,10 @@ def frequent_split_words(
 
     Words are cleaned as texts are, and contain a letter.
     """
-    cleaning, known = TextCleaning(vocabulary), set(vocabulary.entries)
     clean = tf.function(
-        cleaning, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+        TextCleaning(vocabulary),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
     )
 
     def words_in(batch: tuple[list[str], object, int]) -> tuple[Counter[bytes], int]:
@@ -47,7 +48,7 @@ def frequent_split_words(
         progress("counting words (MiB)", read >> 20, total and max(read, total) >> 20)
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     words = (word.decode() for word, _ in ranked)
-    candidates = (word for word in words if word not in known and any(map(str.isalpha, word)))
+    candidates = (word for word in words if any(map(str.isalpha, word)))
     result: list[str] = []
     while len(result) < count and (some := list(islice(candidates, _AT_ONCE))):
         pieces = zip(some, pieces_of(vocabulary, some), strict=True)
