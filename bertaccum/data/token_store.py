@@ -60,9 +60,10 @@ class TokenStore:
 
     def padded_to(self, multiple: int, most: int) -> TokenStore:
         """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them."""
-        shapes = self.shapes.copy()
+        # The shapes of a packed corpus are one row, which is repeated without memory.
+        shapes = self.shapes[: None if self.shapes.strides[0] else 1].copy()
         shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
-        return dataclasses.replace(self, shapes=shapes)
+        return dataclasses.replace(self, shapes=np.broadcast_to(shapes, self.shapes.shape))
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of tokens in each of the rows with the numbers `rows`."""

@@ -23,6 +23,9 @@ from bertaccum.data.token_store import TokenStore
 
 # Maximum number of tokens in a batch for prediction. Larger batches are no faster.
 MAX_TOKENS = 2**14
+# Maximum number of examples whose order is sorted, which needs memory for each of them.
+_SORTED = 2**20
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,32 @@ def permutation(seed: int, epoch: int, examples: int) -> np.ndarray:
     return np.argsort(raw, kind="stable")
 
 
+def scattered(seed: int, epoch: int, examples: int, positions: np.ndarray) -> np.ndarray:
+    """Return the examples at some positions in the order of an epoch, without memory for the rest.
+
+    The order is a Feistel network on the bits of the position, which is a permutation of the
+    numbers below a power of 4. It is applied until the number is that of an example.
+    """
+    half = np.uint64(((examples - 1).bit_length() + 1) // 2)
+    low = (np.uint64(1) << half) - np.uint64(1)
+    keys = np.random.Philox(key=[seed, epoch]).random_raw(_ROUNDS)
+    places, outside = positions.astype(np.uint64), np.ones(len(positions), bool)
+    while outside.any():
+        left, right = places[outside] >> half, places[outside] & low
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & low)
+        places[outside] = left << half | right
+        outside = places >= examples
+    return places.astype(np.int64)
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Mix the bits of each number, [numbers] uint64, as the generator SplitMix64 does."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ numbers >> np.uint64(shift)) * np.uint64(factor)
+    return numbers ^ numbers >> np.uint64(31)
+
+
 def updates_per_epoch(examples: int, target_batch: int) -> int:
     """Return the number of windows in an epoch; the last one may have fewer examples."""
     return math.ceil(examples / target_batch)
@@ -128,7 +157,10 @@ def window_rows(update: int, examples: int, target_batch: int, seed: int) -> tup
     """Return an update's epoch and the row numbers of its window; all numbers start at 0."""
     epoch, position = divmod(update, updates_per_epoch(examples, target_batch))
     start = position * target_batch
-    return epoch, permutation(seed, epoch, examples)[start : start + target_batch]
+    end = min(start + target_batch, examples)
+    if examples > _SORTED:
+        return epoch, scattered(seed, epoch, examples, np.arange(start, end))
+    return epoch, permutation(seed, epoch, examples)[start:end]
 
 
 def make_window(

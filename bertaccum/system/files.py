@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -139,11 +139,16 @@ def check_unpacked(path: Path, size_bytes: int) -> None:
         raise InputError(what, "check what it contains, or unpack it yourself", path=path)
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 digest of a file's contents, in hexadecimal."""
+def sha256(path: Path, report: Callable[[int], object] = bool) -> str:
+    """Return the SHA-256 digest of a file's contents, in hexadecimal.
+
+    Args:
+      report: Called with the number of bytes of each block that was read.
+    """
     refuse_special(path)
     digest = hashlib.sha256()
     with open_input(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
+            report(len(block))
     return digest.hexdigest()

@@ -38,13 +38,13 @@ def class_root(path: Path) -> Node | None:
     if archive is None or len(names) < 2:
         return None
     check_unpacked(path, sum(member.file_size for member in archive.infolist()))
-    root, (folders, files) = zipfile.Path(archive), _children(zipfile.Path(archive))
-    while len(folders) == 1 and (not _texts(files) or _children(folders[0])[0]):
+    root, (folders, files) = zipfile.Path(archive), children(zipfile.Path(archive))
+    while len(folders) == 1 and (not _texts(files) or children(folders[0])[0]):
         (root,) = folders
-        folders, files = _children(root)
+        folders, files = children(root)
     if any(Path(n.lower().removesuffix(".gz")).suffix in TABLE_ENDINGS for n in names):
         by_folder = [one for one in folders if one.name not in _UNLABELLED]
-        has_texts = all(_texts(_children(one)[1]) for one in by_folder)
+        has_texts = all(_texts(children(one)[1]) for one in by_folder)
         return root if len(by_folder) > 1 and has_texts else None
     return root if len(folders) > 1 or _texts(files) else None
 
@@ -64,7 +64,7 @@ def class_texts(
       labeled: Whether the classes are used. Raises InputError at the end if the names of `.txt`
         files are probably no classes, because most of the files have only one line.
     """
-    folders, files = _children(folder)
+    folders, files = children(folder)
     by_folder = [path for path in folders if path.name not in _UNLABELLED]
     texts = [] if by_folder else _class_files(folder, files)
     taken = {path.name for path in texts}
@@ -99,14 +99,14 @@ def folder_digest(folder: Path) -> str:
     Hidden files, and folders whose name says that their texts have no class, do not count.
     """
     digest = hashlib.sha256()
-    folders, files = _children(folder)
+    folders, files = children(folder)
     labelled = [path for path in folders if path.name not in _UNLABELLED]
-    for path in files + [file for one in labelled for file in _children(one)[1]]:
+    for path in files + [file for one in labelled for file in children(one)[1]]:
         digest.update(os.fsencode(f"{path.relative_to(folder)}\0{sha256(path)}\n"))
     return digest.hexdigest()
 
 
-def _children(folder: Node) -> tuple[list[Any], list[Any]]:
+def children(folder: Node) -> tuple[list[Any], list[Any]]:
     """Return the folders and the files in a folder, each sorted by name, without hidden ones."""
     try:
         paths = [path for path in folder.iterdir() if not path.name.startswith((".", "__MACOSX"))]
@@ -117,7 +117,7 @@ def _children(folder: Node) -> tuple[list[Any], list[Any]]:
 
 
 def _files(class_folder: Node) -> list[Node]:
-    folders, files = _children(class_folder)
+    folders, files = children(class_folder)
     if folders:
         unpack = "unpack it and " if isinstance(class_folder, zipfile.Path) else ""
         what = f"contains folders inside {class_folder.name}, which should contain only text files"

@@ -33,7 +33,7 @@ def read_texts(
         yield from (SplitText(row.text) for row in read_rows(path, reading, note))
     elif str(path) == _STDIN:
         yield from _lines(Path("/dev/stdin"), reading)
-    elif class_root(path) is not None or _is_table(path, reading):
+    elif class_root(path) is not None or is_table(path, reading):
         for row in read_rows(path, reading, note):
             yield row.text if row.pair is None else (row.text, row.pair)
     else:
@@ -46,7 +46,8 @@ def _lines(path: Path, reading: ReadOptions) -> Iterator[str]:
     return (line.rstrip("\r\n") for _, line in text_lines(path, reading.encoding))
 
 
-def _is_table(path: Path, reading: ReadOptions) -> bool:
+def is_table(path: Path, reading: ReadOptions) -> bool:
+    """Return whether a file is a table, and not one text per line."""
     if reading.text_column != TEXT or reading.delimiter or reading.text_pair_column is not None:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.

@@ -11,6 +11,7 @@ from bertaccum.data.windows import (
     batches_by_length,
     make_window,
     permutation,
+    scattered,
     updates_per_epoch,
     window_rows,
 )
@@ -24,6 +25,38 @@ def test_order_has_its_golden_values() -> None:
     assert permutation(0, 1, 10).tolist() != GOLDEN
     assert permutation(1, 0, 10).tolist() != GOLDEN
     assert permutation(1, 2, 10).tolist() == [4, 2, 0, 6, 1, 5, 9, 8, 7, 3]
+
+
+@pytest.mark.parametrize("examples", [1, 2, 5, 1000, 1025, 4096, 4097])
+def test_scattered_order_contains_every_example_once(examples: int) -> None:
+    order = scattered(3, 1, examples, np.arange(examples))
+    assert sorted(order.tolist()) == list(range(examples))
+    some = np.arange(examples)[::-3]
+    assert np.array_equal(scattered(3, 1, examples, some), order[some])
+
+
+def test_scattered_order_has_its_golden_values() -> None:
+    golden = scattered(0, 0, 10**10, np.arange(3)).tolist()
+    assert golden == [4954409639, 285154046, 5131798310]
+    for seed, epoch in ((0, 1), (1, 0)):
+        assert scattered(seed, epoch, 10**10, np.arange(3)).tolist() != golden
+
+
+def test_scattered_order_is_random() -> None:
+    order = scattered(0, 0, 2**21 + 7, np.arange(2**21 + 7))
+    assert np.abs(np.bincount(order[: 2**14] >> 17, minlength=16)[:16] / 2**10 - 1).max() < 0.15
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.005
+    assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 0.005
+    assert (order[1:] < order[:-1]).mean() == pytest.approx(0.5, abs=0.005)
+
+
+def test_large_epochs_need_no_memory_for_each_example() -> None:
+    epoch, rows = window_rows(2**40, 10**9, 256, seed=0)
+    assert epoch == 2**40 // -(-(10**9) // 256) and len(np.unique(rows)) == 256
+    assert window_rows(10**9 // 256, 10**9 + 7, 256, seed=0)[1].shape == (7,)
+    assert np.array_equal(window_rows(1, 2**20, 8, 5)[1], permutation(5, 0, 2**20)[8:16])
+    others = scattered(5, 0, 2**20 + 1, np.arange(8, 16))
+    assert np.array_equal(window_rows(1, 2**20 + 1, 8, 5)[1], others)
 
 
 @pytest.mark.parametrize(("examples", "target"), [(100, 32), (96, 32), (5, 32), (33, 1)])

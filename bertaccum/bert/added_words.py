@@ -1,0 +1,85 @@
+"""New entries of a vocabulary for words that it splits into pieces.
+
+WordPiece takes the longest entry that fits, so a word is a single token once it is an entry. Tokens
+of `added_tokens` are different: they are found in texts before these are split into words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+import tensorflow as tf
+
+from bertaccum.bert.encoder_config import ID_BITS
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer import TextCleaning, Tokenizer
+from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.system.files import read_text
+
+# Any length will do, because pieces are not truncated.
+_LENGTH = 8
+
+
+def read_words(path: Path, vocabulary: Vocabulary) -> list[str]:
+    """Return the words in a file, one per line, cleaned as texts are; skip empty lines.
+
+    Raises:
+      InputError: A line is not one word for the vocabulary, or the file has no words.
+    """
+    lines = [line.strip() for line in read_text(path).split("\n")]
+    words, known = list[str](), set(vocabulary.entries)
+    for row, (line, found) in enumerate(zip(lines, _cleaned(lines, vocabulary), strict=True), 1):
+        if not line or line in known:
+            words += [line] * bool(line)
+            continue
+        if len(found) != 1:
+            what = f"{line[:80]!r} is {len(found)} words for the tokenizer"
+            remedy = "write one word per line, without punctuation"
+            raise InputError(what, remedy, path=path, row=row)
+        if len(found[0]) > vocabulary.longest_word:
+            what = f"has a word of more than {vocabulary.longest_word} characters"
+            raise InputError(
+                what, "remove it, because the tokenizer replaces it with [UNK]", path=path, row=row
+            )
+        words += found
+    if not words:
+        raise InputError("contains no words", "write one word per line", path=path)
+    return words
+
+
+def with_words(
+    vocabulary: Vocabulary, words: Iterable[str]
+) -> tuple[Vocabulary, list[tuple[int, ...]]]:
+    """Return a vocabulary with words that are not entries yet, in order, after the other entries.
+
+    Args:
+      words: Words that are cleaned as texts are, such as those of `read_words`.
+
+    Returns:
+      The vocabulary, and for each new entry the IDs of the pieces into which the old one splits it.
+      Their mean is a good first embedding.
+    """
+    known = set(vocabulary.entries)
+    new = [word for word in dict.fromkeys(words) if word not in known]
+    entries = [*vocabulary.entries, *new]
+    if len(entries) > 2**ID_BITS:
+        what = (
+            f"`add_words` gives the vocabulary {len(entries):,} entries, more than {2**ID_BITS:,}"
+        )
+        raise ConfigError(what, "add fewer words")
+    return dataclasses.replace(vocabulary, entries=entries), pieces_of(vocabulary, new)
+
+
+def pieces_of(vocabulary: Vocabulary, words: list[str]) -> list[tuple[int, ...]]:
+    """Return the IDs of the pieces of each word."""
+    tokenizer = Tokenizer(Tokenization(vocabulary, _LENGTH))
+    return [tuple(ids) for ids in tokenizer.pieces(tf.constant(words, tf.string)).to_list()]
+
+
+def _cleaned(lines: list[str], vocabulary: Vocabulary) -> list[list[str]]:
+    """Return the words of each line."""
+    cleaned = TextCleaning(vocabulary)(tf.constant(lines)).numpy().tolist()
+    return [text.decode().split() for text in cleaned]
