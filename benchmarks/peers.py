@@ -9,7 +9,8 @@ peers take turns of a few updates each, and ratios are medians over the rounds. 
 them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
 texts to probabilities, in batches of 32 of similar length; all run the same models, with random
 weights. `tagging` lets them take turns at training BERT-Tiny and BERT-Small on sentences with a tag
-for each word, with the same target batch. Each part writes peers-<part>.json and prints a Markdown
+for each word, with the same target batch. `pretraining` lets them take turns at training both on
+reviews with masked tokens. Each part writes peers-<part>.json and prints a Markdown
 table.
 
 If other programs use the cores as well, set OMP_WAIT_POLICY=PASSIVE. Otherwise, PyTorch's threads
@@ -40,6 +41,7 @@ from tools import (
     say,
     table,
     vocabulary_file,
+    write_sequences,
     write_tags,
     write_tokens,
     yelp_stores,
@@ -55,7 +57,7 @@ from peer_process import PeerError, PeerProcess
 SCRIPTS = Path(__file__).parent / "peers"
 MICRO_BATCH = 8
 ROWS = 4000
-# Models of the parts `prediction` and `tagging`.
+# Models of the parts `prediction`, `tagging` and `pretraining`.
 MODELS = ("bert-tiny", "bert-small")
 
 
@@ -99,6 +101,7 @@ PEERS = {
         Peer("bertaccum", "ours.py", warm=8, timed=16),
         Peer("Hugging Face", HF, "huggingface", RANDOM, warm=8, timed=16),
     ],
+    "pretraining": [Peer("bertaccum", "ours.py"), Peer("Hugging Face", HF, "huggingface", RANDOM)],
     "tokenizing": [
         Peer("bertaccum", "our_tokenizer.py", warm=1, timed=1),
         Peer("Hugging Face tokenizers", "hf_tokenizer.py", "huggingface", warm=1, timed=1),
@@ -181,6 +184,14 @@ def cases(arguments: argparse.Namespace, shared: Path) -> Iterator[dict[str, Any
             for precision in arguments.precisions:
                 own = {"case": f"{data.name}, {preset}, {precision}", "precision": precision}
                 yield model | own | {"tokens": str(path)}
+        return
+    if arguments.part == "pretraining":
+        data = prepared_yelp(shared, arguments.out)
+        tokens = write_sequences(data, vocabulary_file(shared), arguments.out / "sequences.npz")
+        for preset, precision in itertools.product(MODELS, arguments.precisions):
+            model = {"model": preset, "encoder": dataclasses.asdict(PRESET_CONFIGS[preset])}
+            own = {"case": f"{preset}, {precision}", "precision": precision, "length": 128}
+            yield model | own | {"text": str(data), "tokens": str(tokens)}
         return
     for length, store in yelp_stores(shared, arguments.out, arguments.lengths):
         tokens = write_tokens(store, ROWS, arguments.out / f"tokens-{length}.npz")

@@ -18,6 +18,7 @@ from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tokenization import SEGMENT, TAG_BIT, Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.data.corpus_store import open_corpus
 from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
@@ -29,6 +30,7 @@ from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.checkpoints import saved_states
+from data_prep.tables.corpus import find_corpus
 
 Results = list[dict[str, Any]]
 # Maps the folder of shared data and the output folder to results and their Markdown table.
@@ -91,6 +93,13 @@ def write_tags(tsv: Path, vocabulary: Path, length: int, path: Path) -> int:
     ids, tags = store.token_ids & (SEGMENT - 1), (store.token_ids >> TAG_BIT) - 1
     np.savez(path, token_ids=ids, offsets=store.offsets, labels=np.where(tags < 0, -100, tags))
     return task.labels.outputs
+
+
+def write_sequences(data: Path, vocabulary: Path, path: Path) -> Path:
+    """Write the full sequences of 128 tokens that a data folder's texts fill, for peers."""
+    tokenization = Tokenization(Vocabulary(read_vocabulary(vocabulary)), 128)
+    store, _ = open_corpus(find_corpus([data]), tokenization, silent)
+    return write_tokens(store, len(store) - 1, path)
 
 
 def random_store(rows: int, length: int) -> TokenStore:

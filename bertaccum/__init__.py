@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bertaccum.api import plan as plan
     from bertaccum.api import predict as predict
     from bertaccum.api import prepare as prepare
+    from bertaccum.api import pretrain as pretrain
+    from bertaccum.api import pretraining_events as pretraining_events
     from bertaccum.api import report as report
     from bertaccum.api import serve as serve
     from bertaccum.api import sweep as sweep
@@ -49,7 +51,8 @@ _HOMES = {
     "bertaccum.accumulation": ("AccumulatingOptimizer", "accumulate_gradients"),
     "bertaccum.api": (
         *("doctor", "evaluate", "export", "find_learning_rate", "models", "plan", "predict"),
-        *("prepare", "report", "serve", "sweep", "train", "train_seeds", "training_events"),
+        *("prepare", "pretrain", "pretraining_events", "report", "serve", "sweep", "train"),
+        *("train_seeds", "training_events"),
     ),
     "bertaccum.cli.display.notebook_view": ("live",),
     "bertaccum.errors": ("BertAccumError", "ConfigError", "InputError", "RunError"),

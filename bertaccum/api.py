@@ -15,7 +15,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -32,6 +32,7 @@ from bertaccum.options.commands import (
 from bertaccum.options.fields import Options, named_options
 from bertaccum.options.other_names import explain_option
 from bertaccum.options.prepare import PrepareConfig
+from bertaccum.options.pretraining import HIDDEN, PretrainConfig
 from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import complete_folder, write_text
 from bertaccum.system.files import check_writable
@@ -52,7 +53,7 @@ _Config = TypeVar("_Config", bound=Options)
 _MISTAKES = 20
 
 
-def _takes(kind: type) -> Callable[[_Function], _Function]:
+def _takes(kind: type, hidden: Collection[str] = ()) -> Callable[[_Function], _Function]:
     """Add the options of a configuration to a function's signature, for `help` and completion.
 
     `**options` in the source stands for them, so that each option is declared once. A call with an
@@ -66,7 +67,7 @@ def _takes(kind: type) -> Callable[[_Function], _Function]:
         options = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
             for f in dataclasses.fields(kind)
-            if f.name not in own
+            if f.name not in own and f.name not in hidden
         ]
         shown = signature.replace(parameters=[*own.values(), *options])
 
@@ -358,29 +359,103 @@ def training_events(
       ConfigError, InputError: As for `train`; raised before the first event of a run.
       RunError: As for `train`.
     """
-    from bertaccum.training.inputs import check_resumed, check_run, check_seeds
+    if seeds is None:
+        return _events(TrainConfig, config, resume, progress, stopping, options)
+    if resume is not None:
+        raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
+    from bertaccum.training.inputs import check_seeds
+
+    whole = _configured(TrainConfig, config, options)
+    named = options if config is None else named_options(whole)
+    out = check_seeds(whole, seeds, progress)
+    from bertaccum.training.seed_sweep import train_seeds as run_seeds
+
+    return run_seeds(whole, out, seeds, named, progress, stopping)
+
+
+def _events(
+    kind: type[TrainConfig],
+    config: TrainConfig | None,
+    resume: str | Path | None,
+    progress: Progress,
+    stopping: Stopping | None,
+    options: dict[str, Any],
+) -> Generator[Event, None, None]:
+    """Start or resume a run, and return its events."""
+    from bertaccum.training.inputs import check_resumed, check_run
 
     if resume is not None:
-        if seeds is not None:
-            raise ConfigError("`resume` and `seeds` contradict each other", "omit one of the two")
         if config is not None:
-            what = "train() resumes a run with its own configuration"
+            what = "a run is resumed with its own configuration"
             raise TypeError(f"{what}; pass options, not `config`")
         inputs = check_resumed(Path(resume), options, progress)
         from bertaccum.training.train import resume as resume_run
 
         return resume_run(Path(resume), options, progress, stopping, inputs)
-    whole = _configured(TrainConfig, config, options)
+    whole = _configured(kind, config, options)
     named = options if config is None else named_options(whole)
-    if seeds is None:
-        inputs = check_run(whole, progress)
-        from bertaccum.training.train import train as start_run
+    inputs = check_run(whole, progress)
+    from bertaccum.training.train import train as start_run
 
-        return start_run(whole, progress, stopping, named, inputs)
-    out = check_seeds(whole, seeds, progress)
-    from bertaccum.training.seed_sweep import train_seeds as run_seeds
+    return start_run(whole, progress, stopping, named, inputs)
 
-    return run_seeds(whole, out, seeds, named, progress, stopping)
+
+@_takes(PretrainConfig, HIDDEN)
+def pretrain(
+    config: PretrainConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    callback: Callable[[Event], None] | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Any,
+) -> RunResult:
+    """Train an encoder further to predict masked tokens of texts, as `bertaccum pretrain` does.
+
+        result = bertaccum.pretrain(text="reviews.txt", init_checkpoint="bert-tiny")
+        bertaccum.train(data="data/reviews", init_checkpoint=result.folder)
+
+    Args:
+      config, resume, callback, progress, stopping: As for `train`.
+      options: Fields of `PretrainConfig`.
+
+    Returns:
+      The run folder, the summary and the best evaluation.
+
+    Raises:
+      ConfigError, InputError, RunError: As for `train`.
+    """
+    events = pretraining_events(
+        config, resume=resume, progress=progress, stopping=stopping, **options
+    )
+    from bertaccum.training.events import collect
+
+    with contextlib.closing(events):
+        return collect(events, callback or _callback_of(progress))
+
+
+@_takes(PretrainConfig, HIDDEN)
+def pretraining_events(
+    config: PretrainConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    progress: Progress = silent,
+    stopping: Stopping | None = None,
+    **options: Any,
+) -> Generator[Event, None, None]:
+    """Train as `pretrain` does, and yield each event as it happens; see `training_events`.
+
+    Args:
+      config, resume, progress, stopping: As for `train`.
+      options: Fields of `PretrainConfig`.
+
+    Returns:
+      The events of the run.
+
+    Raises:
+      ConfigError, InputError, RunError: As for `training_events`.
+    """
+    return _events(PretrainConfig, config, resume, progress, stopping, options)
 
 
 @_takes(EvalConfig)
@@ -487,7 +562,13 @@ def report(
     out = Path(config.out) if config.out else record.paths.page
     check_writable(out, "`out`")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
-    if complete_folder(record.paths.best).is_dir():
+    has_best, blanks = complete_folder(record.paths.best).is_dir(), list[dict[str, str]]()
+    if has_best and record.config.predicts_masked:
+        from bertaccum.inference.mask_filler import MaskFiller
+
+        blanks = MaskFiller(config.run, PredictConfig.batch, None).blanks(_MISTAKES, progress)
+        judged = {**(record.best or {}), "data": "dev"}, []
+    elif has_best:
         from bertaccum.inference.evaluate import evaluation, most_wrong, predictions
         from bertaccum.inference.inputs import evaluated_table
 
@@ -495,7 +576,7 @@ def report(
         found = predictions(wanted, evaluated_table(wanted), progress)
         judged = evaluation(found).record(), most_wrong(found, _MISTAKES)
     # A link that the user names is followed; one in the run folder is replaced.
-    write_text(out.resolve() if config.out else out, page(record, *judged))
+    write_text(out.resolve() if config.out else out, page(record, *judged, blanks))
     return out
 
 

@@ -1,7 +1,8 @@
 """Hugging Face Trainer on PyTorch, with batches padded to their longest review.
 
 The entry `sampling` of the task is `random` or `group_by_length`. With the entry `outputs`, the
-number of tags, each token has a tag, or -100 for none.
+number of tags, each token has a tag, or -100 for none. With the entry `text`, a model of masked
+tokens is pretrained, with the collator of `run_mlm.py`.
 """
 
 import dataclasses
@@ -12,8 +13,11 @@ import torch
 from torch_device import ON_GPU, inputs, settle
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertTokenizerFast,
+    DataCollatorForLanguageModeling,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -32,6 +36,23 @@ class Reviews(torch.utils.data.Dataset):
 
     def __getitem__(self, row):
         return {"input_ids": self.ids[row], "labels": torch.as_tensor(self.labels[row])}
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Sequences of texts; the collator would look for special tokens much more slowly."""
+
+    def __init__(self, ids, tokenizer):
+        special = torch.tensor(tokenizer.all_special_ids)
+        self.rows = [
+            {"input_ids": row, "special_tokens_mask": torch.isin(row, special).long()}
+            for row in ids
+        ]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, row):
+        return dict(self.rows[row])
 
 
 class AfterUpdate(TrainerCallback):
@@ -87,11 +108,17 @@ def main():
         disable_tqdm=True,
         **sampling_option(task["sampling"]),
     )
+    rows, collate = [torch.from_numpy(row) for row in ids], batch_of
+    if "text" in task:
+        tokenizer, model = BertTokenizerFast(task["vocab"]), BertForMaskedLM
+        data, collate = Sequences(rows, tokenizer), DataCollatorForLanguageModeling(tokenizer)
+    else:
+        data = Reviews(rows, labels)
     trainer = Trainer(
         model=model(config),
         args=arguments,
-        train_dataset=Reviews([torch.from_numpy(row) for row in ids], labels),
-        data_collator=batch_of,
+        train_dataset=data,
+        data_collator=collate,
         callbacks=[AfterUpdate(turns)],
     )
     turns.wait()

@@ -1,6 +1,7 @@
 """bertaccum, with the same training loop as `bertaccum train`.
 
-The entry `options` of the task contains options of `train` that replace those of the task.
+The entry `options` of the task contains options of `train` that replace those of the task. With the
+entry `text`, a path, the model is pretrained.
 """
 
 import tempfile
@@ -10,6 +11,7 @@ from turns import Turns, job
 
 from bertaccum.distribution.device_memory import peak_memory_bytes
 from bertaccum.options.commands import TrainConfig
+from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.training.events import Updated
 from bertaccum.training.train import train
 
@@ -18,7 +20,6 @@ def main() -> None:
     task, turns = job(), Turns(peak_memory_bytes)
     precision = task["precision"]
     options = {
-        "data": str(Path(task["train"]).parent),
         "out": tempfile.mkdtemp() + "/run",
         "model": task["model"],
         "init_checkpoint": "none",
@@ -30,7 +31,11 @@ def main() -> None:
         "dropout": task["dropout"],
         "eval_every": 10**6,
     }
-    config = TrainConfig(**options | task.get("options", {}))
+    if "text" in task:
+        config: TrainConfig = PretrainConfig(text=task["text"], **options)
+    else:
+        data = str(Path(task["train"]).parent)
+        config = TrainConfig(data=data, **options | task.get("options", {}))
     turns.wait()
     for event in train(config, lambda *_: None):
         if isinstance(event, Updated):

@@ -7,12 +7,14 @@ of `added_tokens` are different: they are found in texts before these are split 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.encoder_config import ID_BITS
+from bertaccum.bert.model_source import CheckpointFormat, LazyTensor, ModelSource
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import TextCleaning, Tokenizer
 from bertaccum.bert.vocabulary import Vocabulary
@@ -21,6 +23,8 @@ from bertaccum.system.files import read_text
 
 # Any length will do, because pieces are not truncated.
 _LENGTH = 8
+# The weights with a row for each entry: the word embeddings and, in pretraining, the output bias.
+_OF_ENTRIES = ("word_embeddings/embeddings", "cls/predictions/output_bias/bias")
 
 
 def read_words(path: Path, vocabulary: Vocabulary) -> list[str]:
@@ -71,6 +75,38 @@ def with_words(
         )
         raise ConfigError(what, "add fewer words")
     return dataclasses.replace(vocabulary, entries=entries), pieces_of(vocabulary, new)
+
+
+def add_words(source: ModelSource, words: Iterable[str]) -> ModelSource:
+    """Return a model with words that its vocabulary lacks, as `with_words` adds them.
+
+    The pretrained weights of a new entry are the mean of those of its pieces.
+    """
+    assert source.vocabulary is not None
+    vocabulary, pieces = with_words(source.vocabulary, words)
+    encoder, form = source.encoder, source.format
+    encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
+    if form is not None:
+        form = _extended(form, pieces)
+    return dataclasses.replace(source, vocabulary=vocabulary, encoder=encoder, format=form)
+
+
+def _extended(form: CheckpointFormat, pieces: list[tuple[int, ...]]) -> CheckpointFormat:
+    """Return a format that reads a row more for the pieces of each new entry."""
+
+    def with_rows(tensor: LazyTensor) -> LazyTensor:
+        def read() -> np.ndarray:
+            rows = np.asarray(tensor.read())
+            return np.concatenate([rows, [rows[list(own)].mean(axis=0) for own in pieces]])
+
+        shape = [tensor.shape[0] + len(pieces), *tensor.shape[1:]]
+        return dataclasses.replace(tensor, shape=shape, read=read)
+
+    def tensors(path: Path) -> Mapping[str, LazyTensor]:
+        found, keys = dict(form.tensors(path)), map(form.tensor_key, _OF_ENTRIES)
+        return found | {key: with_rows(found[key]) for key in keys if key in found}
+
+    return dataclasses.replace(form, tensors=tensors) if pieces else form
 
 
 def pieces_of(vocabulary: Vocabulary, words: list[str]) -> list[tuple[int, ...]]:

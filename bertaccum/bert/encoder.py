@@ -17,7 +17,7 @@ from bertaccum.bert.transformer_layer import EPSILON, OutputTokens, TransformerL
 from bertaccum.errors import ConfigError
 from bertaccum.system.phrases import counted
 
-_ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu,
     "gelu_erf": gelu_erf,
     "relu": tf.nn.relu,
@@ -58,7 +58,7 @@ def build_encoder(
                 first_site=_FIRST_LAYER_SITE + _SITES_OF_LAYER * number,
                 output_tokens=output_tokens if number == last else "all",
                 initializer=initializer,
-                activation=_ACTIVATIONS[config.hidden_act],
+                activation=ACTIVATIONS[config.hidden_act],
                 name=f"transformer/layer_{number}",
             )
             for number in range(config.num_hidden_layers)

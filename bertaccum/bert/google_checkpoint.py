@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -56,8 +57,29 @@ def _tensors(checkpoint: Path) -> dict[str, LazyTensor]:
         for name, key in plain_variables(shapes).items():
             for original, ours in BERT_V2_NAME_REPLACEMENTS:
                 key = key.replace(original, ours)
+            key = key.removeprefix("bert/")
             tensors[key] = LazyTensor(shapes[name], "F32", partial(read, name), name)
     return tensors
+
+
+# Patterns in Hugging Face's names of tensors, and what replaces them in Google's, in this order.
+_NAMES = (
+    (r"\.", "/"),
+    (r"^(?!cls/)", "bert/"),
+    (r"layer/(\d+)", r"layer_\1"),
+    ("LayerNorm/weight", "LayerNorm/gamma"),
+    ("LayerNorm/bias", "LayerNorm/beta"),
+    ("embeddings/weight", "embeddings"),
+    ("/weight", "/kernel"),
+    ("predictions/bias", "predictions/output_bias"),
+)
+
+
+def google_name(name: str) -> str:
+    """Return the name in Google's checkpoints of a tensor in Hugging Face's files."""
+    for theirs, google in _NAMES:
+        name = re.sub(theirs, google, name)
+    return name
 
 
 def plain_variables(names: Iterable[str]) -> dict[str, str]:

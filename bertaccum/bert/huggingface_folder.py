@@ -22,13 +22,21 @@ from bertaccum.bert.tensor_files import open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import TOKENIZER, write_tokenizer
 from bertaccum.errors import InputError
-from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES, TOKEN_CLASSIFICATION
+from bertaccum.options.task_names import (
+    CLASSIFICATION,
+    MASKED_LM,
+    PROBLEM_TYPES,
+    TOKEN_CLASSIFICATION,
+)
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_object
 
 # Prefix of the names of the tensors of a classifier's head.
 HEAD = "classifier."
+# Prefix of those of a head for masked tokens.
+MASKED = "cls."
 _CLASSIFIER, _TAGGER = "BertForSequenceClassification", "BertForTokenClassification"
+_ARCHITECTURES = {TOKEN_CLASSIFICATION: _TAGGER, MASKED_LM: "BertForMaskedLM"}
 _LAYER_NORM_EPSILON = 1e-12
 _MAX_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
@@ -190,10 +198,21 @@ def write_description(
     dropout: float,
     task: str = CLASSIFICATION,
 ) -> None:
-    """Write the files of a classifier of texts or words of transformers, except the weights."""
-    tags = task == TOKEN_CLASSIFICATION
+    """Write the files of a model of transformers, except the weights.
+
+    Args:
+      names: Names of the outputs of a classifier.
+      task: Kind of task, which decides the class of the model.
+    """
+    labels: dict[str, Any] = {
+        "num_labels": len(names),
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if task in PROBLEM_TYPES and task != TOKEN_CLASSIFICATION:
+        labels = {"problem_type": PROBLEM_TYPES[task], **labels}
     config = {
-        "architectures": [_TAGGER if tags else _CLASSIFIER],
+        "architectures": [_ARCHITECTURES.get(task, _CLASSIFIER)],
         "model_type": "bert",
         **dataclasses.asdict(encoder),
         "hidden_act": _NAMES["activations"][encoder.hidden_act][0],
@@ -203,16 +222,16 @@ def write_description(
         "classifier_dropout": dropout,
         **_USUAL,
         "pad_token_id": tokenization.vocabulary.entries.index("[PAD]"),
-        **({} if tags else {"problem_type": PROBLEM_TYPES[task]}),
-        "num_labels": len(names),
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
+        **({} if task == MASKED_LM else labels),
         "torch_dtype": "float32",
     }
     write_text(folder / CONFIG, json_text(config))
+    # A pipeline for masked tokens must find [MASK] in texts.
+    more = {"split_special_tokens": False} if task == MASKED_LM else {}
     write_tokenizer(
         folder,
         tokenization.vocabulary,
         model_max_length=tokenization.max_seq_length,
         truncation_side="right" if tokenization.head_fraction else "left",
+        **more,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.modeling import networks
 
-from bertaccum.bert.checkpoint_files import WEIGHTS
+from bertaccum.bert.checkpoint_files import RELEASED_PREFIX, WEIGHTS
 from bertaccum.bert.encoder import checkpoint_name
-from bertaccum.bert.huggingface_folder import CONFIG, HEAD, tensor_key
+from bertaccum.bert.google_checkpoint import google_name
+from bertaccum.bert.huggingface_folder import CONFIG, HEAD, MASKED, tensor_key
 from bertaccum.bert.in_place import assign_in_place, check_finite
 from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
 from bertaccum.bert.tensor_files import PREFIX, safetensors
@@ -38,6 +39,25 @@ def load_encoder(
     wanted = {form.tensor_key(weight_name(weight)): weight for weight in encoder.weights}
     if form.pooler is not None and not form.has_pooler(tensors):
         wanted = {key: w for key, w in wanted.items() if not key.startswith(form.pooler)}
+    _load(wanted, tensors, form, checkpoint)
+
+
+def load_masked_head(weights: list[tf.Variable], form: CheckpointFormat, checkpoint: Path) -> bool:
+    """Load the head for masked tokens, and return whether the checkpoint has one."""
+    tensors = form.tensors(checkpoint)
+    wanted = {form.tensor_key(weight_name(weight)): weight for weight in weights}
+    if not any(key in tensors for key in wanted):
+        return False
+    _load(wanted, tensors, form, checkpoint)
+    return True
+
+
+def _load(
+    wanted: dict[str, tf.Variable],
+    tensors: Mapping[str, LazyTensor],
+    form: CheckpointFormat,
+    checkpoint: Path,
+) -> None:
     problems = [_problem(key, weight, form, tensors) for key, weight in wanted.items()]
     _refuse_misfit([problem for problem in problems if problem], form.remedy, checkpoint)
     for key, weight in wanted.items():
@@ -106,6 +126,46 @@ def original_shape(weight: tf.Variable) -> list[int]:
     return [*shape[:-2], shape[-2] * shape[-1]]
 
 
+def _named_arrays(
+    model: tf_keras.Model, pooler: bool = True
+) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """Yield a model's weights in the shapes of the original code.
+
+    Yields:
+      The name in Hugging Face's files, the weight, and whether it is a kernel, which Hugging Face
+      transposes.
+    """
+    for weight in model.weights:
+        if pooler or "cls_transform" not in weight.name:
+            flat = weight.numpy().reshape(original_shape(weight))
+            yield tensor_key(weight_name(weight)), flat, is_kernel(weight)
+
+
+def save_google(
+    model: tf_keras.Model, folder: Path, factor: float = 1.0, offset: float = 0.0
+) -> None:
+    """Write a model's weights as Google's releases do, with the head of `run_classifier.py`.
+
+    `factor` and `offset` are those of `save_huggingface`.
+    """
+    tensors = {}
+    for name, flat, _ in _named_arrays(model):
+        if name.startswith(HEAD):
+            kernel = name.endswith("weight")
+            key = "output_weights" if kernel else "output_bias"
+            flat = (flat.T if kernel else flat) * np.float32(factor)
+            tensors[key] = flat if kernel else flat + np.float32(offset)
+        else:
+            tensors[google_name(name)] = flat
+    names = sorted(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / f"{RELEASED_PREFIX}"),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tensors[name] for name in names],
+    )
+
+
 def save_huggingface(
     model: tf_keras.Model,
     folder: Path,
@@ -116,21 +176,17 @@ def save_huggingface(
     """Write a classifier's weights to a folder that `write_description` has written to.
 
     The logits of the written model are those of `model` times `factor` plus `offset`. A model of
-    tags has no `pooler`.
+    tags or masked tokens has no `pooler`.
     """
     tensors = {}
-    for weight in model.weights:
-        if not pooler and "cls_transform" in weight.name:
-            continue
-        name = tensor_key(weight_name(weight))
-        flat = weight.numpy().reshape(original_shape(weight))
-        key = name if name.startswith(HEAD) else PREFIX + name
+    for name, flat, kernel in _named_arrays(model, pooler):
+        key = name if name.startswith((HEAD, MASKED)) else PREFIX + name
         if name.startswith(HEAD):
             flat = flat * np.float32(factor)
         if name == f"{HEAD}bias":
             flat = flat + np.float32(offset)
         # safetensors writes an array in the order of its memory, which is wrong for a transpose.
-        tensors[key] = np.ascontiguousarray(flat.T if is_kernel(weight) else flat)
+        tensors[key] = np.ascontiguousarray(flat.T if kernel else flat)
     path = folder / WEIGHTS
     # transformers requires this metadata: names and shapes follow PyTorch's conventions.
     try:

@@ -7,7 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASK = "[MASK]"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", MASK)
 # The share of words with capitals or accents above which a vocabulary is cased. It is 0.5 in
 # Google's cased vocabulary, and 0 in the uncased one.
 _CASED_SHARE = 0.01

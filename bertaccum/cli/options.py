@@ -32,6 +32,7 @@ _MAIN = {
     *("eval_every", "out", "help", "help_all", "source", "dataset", "archive", "train_file"),
     *("test_file", "text_column", "text_pair_column", "label_column", "label_columns"),
     *("delimiter", "dev_fraction", "test_fraction", "device_memory", "card", "grid", "halving"),
+    *("text", "pack", "whole_words", "add_words"),
 }
 
 
@@ -209,13 +210,20 @@ class Number(click.ParamType):
         return None
 
 
-def options(config: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds one Click option per field of a configuration dataclass."""
+def options(
+    config: type, hidden: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds one Click option per field of a configuration dataclass.
+
+    Args:
+      hidden: Names of the fields without an option.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         hints = typing.get_type_hints(config)
         for field in reversed(dataclasses.fields(config)):
-            command = _option(field, hints[field.name])(command)
+            if field.name not in hidden:
+                command = _option(field, hints[field.name])(command)
         return command
 
     return decorate

@@ -20,6 +20,7 @@ from bertaccum.cli.commands.installation import doctor, models
 from bertaccum.cli.commands.launch import launch
 from bertaccum.cli.commands.plan import plan
 from bertaccum.cli.commands.prepare import prepare
+from bertaccum.cli.commands.pretrain import pretrain
 from bertaccum.cli.commands.runs import advise, compare, make_page, runs, show
 from bertaccum.cli.commands.serve import serve
 from bertaccum.cli.commands.sweep import sweep
@@ -109,7 +110,7 @@ def cli(ctx: click.Context) -> None:
 
 
 for _command in (
-    *(prepare, plan, train, sweep, launch, evaluate, predict),
+    *(prepare, plan, pretrain, train, sweep, launch, evaluate, predict),
     *(models, runs, show, compare, advise, make_page, export, serve, doctor),
 ):
     cli.add_command(_command)

@@ -40,7 +40,8 @@ def announce_split(view: View, record: Record, split: str | None) -> str:
     from data_prep.tables.tsv import default_split
 
     split = split or default_split(Path(record.config.data))
-    view.note(f"evaluating on {split}.tsv")
+    if not record.config.predicts_masked:
+        view.note(f"evaluating on {split}.tsv")
     return split
 
 

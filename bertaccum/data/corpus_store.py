@@ -12,8 +12,6 @@ does not grow with the corpus.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ import tensorflow as tf
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.token_store import TokenStore
+from bertaccum.data.token_store import TokenStore, corpus_digest
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import cache_folder, cached_folder, seal
@@ -31,8 +29,6 @@ from bertaccum.system.parallel import parallel
 from bertaccum.system.progress import Progress, tell
 from data_prep.tables.corpus import Corpus
 
-# Increment this number if the same inputs would result in a different store.
-_FORMAT = 1
 _BATCH_CHARACTERS = 1 << 19
 # Maximum number of full sequences that are held back.
 _MOST_DEV = 2000
@@ -41,18 +37,6 @@ _TOKEN_BYTES = 4
 _TRAIN, _DEV = "train", "dev"
 # Fibonacci hashing: 2^64 divided by the golden ratio.
 _GOLDEN = 0x9E3779B97F4A7C15
-
-
-def corpus_digest(
-    corpus: Corpus,
-    tokenization: Tokenization,
-    progress: Progress,
-    apart: bool = False,
-    dev_fraction: float = 0.01,
-) -> str:
-    """Return the name of a corpus's token stores: a digest of what determines them."""
-    rules = [_FORMAT, apart, dev_fraction, tokenization.identity()]
-    return hashlib.sha256(json.dumps([rules, corpus.identity(progress)]).encode()).hexdigest()[:32]
 
 
 def open_corpus(
@@ -86,8 +70,18 @@ def open_corpus(
     def make(path: Path) -> None:
         _make_stores(path, corpus, Tokenizer(tokenization), progress, apart, every)
 
-    folder = cached_folder(cache_folder() / "tokens" / digest, make, progress)
-    return _opened(folder, _TRAIN, length, apart), _opened(folder, _DEV, length, apart)
+    cached_folder(_folder(digest), make, progress)
+    return cached_stores(digest, length, apart)
+
+
+def cached_stores(digest: str, length: int, apart: bool) -> tuple[TokenStore, TokenStore]:
+    """Return stores that `open_corpus` has opened before, given `max_seq_length`."""
+    train, dev = (_opened(_folder(digest), name, length, apart) for name in (_TRAIN, _DEV))
+    return train, dev
+
+
+def _folder(digest: str) -> Path:
+    return cache_folder() / "tokens" / digest
 
 
 def _opened(folder: Path, name: str, length: int, apart: bool) -> TokenStore:

@@ -1,6 +1,6 @@
 """BERT's masking, as a pure function of the seed, the update and the position in its window.
 
-Of the chosen tokens, 80% become [MASK], 10% a random entry of the vocabulary, and 10% stay. They
+80% of the chosen tokens become [MASK], 10% a random entry of the vocabulary, and 10% stay. They
 are drawn again for each update, so every epoch masks other tokens of the same text.
 
 Source: google-research/bert `create_pretraining_data.py`, function `create_masked_lm_predictions`.
@@ -17,6 +17,8 @@ import numpy as np
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore
 
+# Fraction of the tokens that are predicted.
+FRACTION = 0.15
 # The part of the generator's counter that separates masks from the orders of epochs.
 _STREAM = (0, 0, 0, 1)
 # The seed and the update that mask the dev sequences: no update of a run has this number.
@@ -31,13 +33,13 @@ class Masking:
     special: np.ndarray  # Whether each vocabulary entry is never chosen, [vocab] bool.
     continuation: np.ndarray  # Whether each entry continues a word, as ##ing does, [vocab] bool.
     max_seq_length: int  # Maximum number of tokens of a sequence, including [CLS] and [SEP].
-    fraction: float = 0.15  # Fraction of the tokens that are predicted.
+    fraction: float = FRACTION  # Fraction of the tokens that are predicted.
     whole_words: bool = False  # Whether all pieces of a word are chosen, or none.
 
     @property
     def most(self) -> int:
         """The maximum number of masked tokens of a sequence."""
-        return int(self._count(np.array(self.max_seq_length - 2)))
+        return most_masked(self.max_seq_length, self.fraction)
 
     def of_window(self, store: TokenStore, rows: np.ndarray, seed: int, update: int) -> TokenStore:
         """Return a token store of some rows, in the same order, with masks.
@@ -135,8 +137,16 @@ class Masking:
         return taken[every[:, None], numbers]
 
 
+def most_masked(max_seq_length: int, fraction: float = FRACTION) -> int:
+    """Return the maximum number of masked tokens of a sequence."""
+    return max(round(fraction * (max_seq_length - 2)), 1)
+
+
 def make_masking(
-    vocabulary: Vocabulary, max_seq_length: int, fraction: float = 0.15, whole_words: bool = False
+    vocabulary: Vocabulary,
+    max_seq_length: int,
+    fraction: float = FRACTION,
+    whole_words: bool = False,
 ) -> Masking:
     """Return the masking of sequences of a vocabulary's tokens."""
     entries = vocabulary.entries

@@ -9,14 +9,18 @@ from pathlib import Path
 from bertaccum.bert.model_source import HeadMapping, ModelSource
 from bertaccum.bert.tokenization import MAX_TAGS, SHORTEST_PAIR, Tokenization, tokenization_of
 from bertaccum.bert.vocabulary import Vocabulary
-from bertaccum.data.token_store import store_digest
+from bertaccum.data.token_store import corpus_digest, store_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PlanConfig, StepConfig
-from bertaccum.options.task_names import TOKEN_CLASSIFICATION
+from bertaccum.options.pretraining import PretrainConfig, text_paths
+from bertaccum.options.task_names import MASKED_LM, TOKEN_CLASSIFICATION
 from bertaccum.system.files import sha256
+from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Task
+from data_prep.tables.columns import ReadOptions
+from data_prep.tables.corpus import Corpus, find_corpus
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class RunInputs:
     store_digests: list[str]  # Digest that names the token store of each TSV.
     # How the checkpoint's head becomes the model's; None for a random head.
     head: HeadMapping | None = None
+    corpus: Corpus | None = None  # Texts to pretrain on; None for other tasks.
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -42,6 +47,33 @@ class RunInputs:
 def tokenizations(vocabulary: Vocabulary, config: StepConfig) -> list[Tokenization]:
     """Return the tokenizations of train.tsv and dev.tsv."""
     return [tokenization_of(vocabulary, config, training) for training in (True, False)]
+
+
+def pretraining_inputs(
+    source: ModelSource, corpus: Corpus, config: PretrainConfig, progress: Progress
+) -> RunInputs:
+    """Return the inputs of a run that pretrains a model on texts."""
+    assert source.vocabulary is not None
+    labels, tokenization = (
+        Labels([], [], task=MASKED_LM),
+        tokenization_of(source.vocabulary, config),
+    )
+    digest = corpus_digest(corpus, tokenization, progress, config.apart, config.dev_fraction)
+    head = head_mapping(source, labels, keep=False)
+    return RunInputs(source, labels, [], [], [digest], head, corpus)
+
+
+def corpus_of(config: PretrainConfig, note: Note = ignore_note) -> Corpus:
+    """Return the texts that the options of a pretraining run name."""
+    if not (paths := text_paths(config.data)):
+        raise ConfigError("`text` is missing", "name files or folders with texts")
+    reading = ReadOptions(
+        text_column=config.text_column,
+        label_column=None,
+        delimiter=config.delimiter,
+        encoding=config.encoding,
+    )
+    return find_corpus([Path(path) for path in paths], reading, config.documents, note)
 
 
 def tsvs_to_train_on(folder: Path) -> list[Path]:

@@ -17,11 +17,14 @@ import numpy as np
 
 from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.data.truncation import Truncation
+from bertaccum.system.progress import Progress
 from bertaccum.tasks.labels import Labels
+from data_prep.tables.corpus import Corpus
 from data_prep.tables.manifest import is_prepared
 
-# Increment this number if the same inputs would result in a different store.
-_FORMAT = 9
+# Increment these numbers if the same inputs would result in a different store of a TSV, or of a
+# corpus.
+_FORMAT, _FORMAT_OF_CORPUS = 9, 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class TokenStore:
 
     def padded_to(self, multiple: int, most: int) -> TokenStore:
         """Return this store with shapes of padded passages, as `inputs_of_tokens` pads them."""
+        if multiple == 1:
+            return self
         # The shapes of a packed corpus are one row, which is repeated without memory.
         shapes = self.shapes[: None if self.shapes.strides[0] else 1].copy()
         shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
@@ -81,3 +86,15 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
     of_labels += [labels.format] if labels.format else []
     key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def corpus_digest(
+    corpus: Corpus,
+    tokenization: Tokenization,
+    progress: Progress,
+    apart: bool = False,
+    dev_fraction: float = 0.01,
+) -> str:
+    """Return the name of a corpus's token stores: a digest of what determines them."""
+    rules = [_FORMAT_OF_CORPUS, apart, dev_fraction, tokenization.identity()]
+    return hashlib.sha256(json.dumps([rules, corpus.identity(progress)]).encode()).hexdigest()[:32]

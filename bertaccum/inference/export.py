@@ -10,7 +10,7 @@ import tf_keras
 
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.packed_tokens import encoder_inputs
-from bertaccum.bert.pretrained_weights import save_huggingface
+from bertaccum.bert.pretrained_weights import save_google, save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.data.word_splitting import split_words
@@ -18,7 +18,15 @@ from bertaccum.errors import RunError, reason
 from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.trained_model import TrainedModel, load_trained
-from bertaccum.options.commands import HUGGINGFACE, SAVEDMODEL, TEXTS, TFLITE, TOKENS, ExportConfig
+from bertaccum.options.commands import (
+    GOOGLE,
+    HUGGINGFACE,
+    SAVEDMODEL,
+    TEXTS,
+    TFLITE,
+    TOKENS,
+    ExportConfig,
+)
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.rendering import render
 from bertaccum.runs.record import read_record
@@ -36,7 +44,12 @@ from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT
 
 # Names that the Hugging Face hub gives to the libraries that load the formats.
-_LIBRARIES = {SAVEDMODEL: "tensorflow", HUGGINGFACE: "transformers", TFLITE: "tflite"}
+_LIBRARIES = {
+    SAVEDMODEL: "tensorflow",
+    HUGGINGFACE: "transformers",
+    GOOGLE: "tensorflow",
+    TFLITE: "tflite",
+}
 # Inputs of models that take token IDs.
 _INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
@@ -56,7 +69,8 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
         inputs=config.inputs,
     )
     card = model_card(read_record(Path(config.run)), _LIBRARIES[config.format], usage=usage)
-    write = {SAVEDMODEL: _savedmodel, HUGGINGFACE: _huggingface, TFLITE: _tflite}[config.format]
+    writers = {SAVEDMODEL: _savedmodel, HUGGINGFACE: _huggingface, GOOGLE: _google, TFLITE: _tflite}
+    write = writers[config.format]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path, existing="refuse") as folder:
@@ -76,12 +90,19 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
 
 
 def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
-    """Write a BertForSequenceClassification or BertForTokenClassification for transformers."""
+    """Write a model for transformers; its task decides the class."""
     encoder, labels = trained.files.encoder, trained.files.labels
     names, dropout = labels.names or ["score"], trained.config.dropout
     write_description(folder, encoder, trained.tokenization, names, dropout, labels.task)
-    pooler = not trained.config.tags_words
+    pooler = not (trained.config.tags_words or trained.config.predicts_masked)
     save_huggingface(trained.model, folder, *trained.task.head_transform(), pooler=pooler)
+    return folder
+
+
+def _google(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
+    """Write the files of Google's releases."""
+    save_google(trained.model, folder, *trained.task.head_transform())
+    trained.files.write(folder)
     return folder
 
 

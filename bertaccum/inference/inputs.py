@@ -17,7 +17,7 @@ from data_prep.tables.tsv import default_split
 
 def evaluated_table(config: commands.EvalConfig) -> Path:
     """Return the path of the table on which a run's best checkpoint is evaluated."""
-    data = Path(_checked(config.run).data)
+    data = Path(_checked(config.run, classifier=True).data)
     split = config.split or default_split(data)
     table = Path(config.file) if config.file else data / f"{split}.tsv"
     if not table.exists():
@@ -40,12 +40,19 @@ def check_serve(config: commands.ServeConfig) -> None:
             raise ConfigError(
                 f"the service needs the package {package}", "run pip install 'bertaccum[serve]'"
             )
-    _checked(config.run)
+    _checked(config.run, classifier=True)
 
 
-def _checked(run: str) -> commands.TrainConfig:
-    """Return the options of a run, or raise InputError if it has no best checkpoint."""
+def _checked(run: str, classifier: bool = False) -> commands.TrainConfig:
+    """Return the options of a run, or raise InputError if it has no best checkpoint.
+
+    Args:
+      classifier: Whether its model must be a classifier.
+    """
     config = read_run_config(Path(run))
+    if classifier and config.predicts_masked:
+        remedy = f"train a classifier with `init_checkpoint` {run}, or use `bertaccum predict`"
+        raise InputError("was pretrained, so it has no classes", remedy, path=run)
     RunPaths(Path(run)).best_checkpoint()
     return config
 
@@ -62,12 +69,18 @@ def check_export(config: commands.ExportConfig) -> None:
             f"`inputs` {commands.TOKENS} does not apply to `format` {commands.HUGGINGFACE}",
             f"omit it, or use `format` {commands.SAVEDMODEL}",
         )
+    of_run = read_run_config(Path(config.run))
+    if of_run.predicts_masked and config.format not in (commands.HUGGINGFACE, commands.GOOGLE):
+        raise ConfigError(
+            f"`format` {config.format} is for classifiers, but {config.run} was pretrained",
+            f"use `format` {commands.HUGGINGFACE} or {commands.GOOGLE}",
+        )
     if config.push is not None:
         check_push(config)
     elif config.private:
         raise ConfigError("`private` applies only to `push`", "omit it, or set `push`")
     run = RunPaths(Path(config.run))
-    windows = read_run_config(run.path).windows
+    windows = of_run.windows
     _check_new_folder(Path(config.folder))
     if windows > 1:
         _check_windows(config, windows)

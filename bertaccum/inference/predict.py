@@ -16,11 +16,13 @@ from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import store_of
 from bertaccum.distribution.device_memory import limit_memory
 from bertaccum.errors import InputError
+from bertaccum.inference.mask_filler import MaskFiller
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import PredictConfig
 from bertaccum.options.fields import size_in_bytes
+from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
 from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT
@@ -90,11 +92,14 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
 
     Another thread iterates over `texts`; errors that they raise are raised again.
     """
-    yield from stream(TextClassifier(config.run, config.batch, config.memory_limit), texts)
+    kind: type[TextClassifier | MaskFiller] = TextClassifier
+    if read_run_config(Path(config.run)).predicts_masked:
+        kind = MaskFiller
+    yield from stream(kind(config.run, config.batch, config.memory_limit), texts)
 
 
 def stream(
-    classifier: TextClassifier, texts: Iterable[str | tuple[str, str]]
+    classifier: TextClassifier | MaskFiller, texts: Iterable[str | tuple[str, str]]
 ) -> Iterator[Prediction]:
     """Yield a prediction for each text, in the order of the texts.
 

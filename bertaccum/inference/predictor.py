@@ -21,6 +21,7 @@ from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import StoppedEarlyError
 from bertaccum.tasks import forward
 from bertaccum.tasks.forward import Tagger, deciding_passages, reads_passages
+from bertaccum.tasks.masked_model import MaskedLanguageModel
 from bertaccum.tasks.task import Task
 
 
@@ -47,6 +48,7 @@ class Predictor:
         self._predict = make_predict(model, self._topology)
         self._outputs, self._pools = model.output_shape[-1], reads_passages(model)
         self._tags, self._batch, self._pieces = isinstance(model, Tagger), batch, 1
+        self._masks = isinstance(model, MaskedLanguageModel)
 
     def __call__(
         self, store: TokenStore, progress: Progress, should_stop: Callable[[], bool] = lambda: False
@@ -66,7 +68,8 @@ class Predictor:
           Logits [examples, 1 + passages, outputs] float32: those of the whole text, then those of
             each of its passages, read alone, and NaN after the last one. If the model reads each
             text in one passage, the shape is [examples, 1, outputs]; for tags, it is [examples, 1,
-            words, outputs], NaN after the last word.
+            words, outputs], NaN after the last word. For masked tokens, it is [examples, 1, masked,
+            2], as in `MaskedLanguageModel.evaluated`.
 
         Raises:
           StoppedEarlyError: A worker was asked to stop.
@@ -75,8 +78,11 @@ class Predictor:
         batches = batches_by_length(store, self._batch)
         first, replicas = self._topology.first_replica, self._topology.replicas
         passages = store.largest[0] if self._pools and len(store) else 0
-        words = [int(store.words.max(initial=0))] if self._tags else []
-        shape = len(store), 1 + passages, *words, self._outputs
+        shape: tuple[int, ...] = len(store), 1 + passages, self._outputs
+        if self._tags:
+            shape = len(store), 1, int(store.words.max(initial=0)), self._outputs
+        if self._masks:
+            shape = len(store), 1, store.labels.shape[1], 2
         logits, done = np.zeros(shape, np.float32), 0
         for start in range(0, len(batches), replicas):
             present = batches[start : start + replicas]
@@ -144,24 +150,30 @@ def make_predict(model: tf_keras.Model, topology: Topology) -> Callable[..., lis
     It takes the windows and returns the logits of each, [examples, 1 + passages, outputs] float32,
     as `Predictor.with_passages` does.
     """
+    masked = isinstance(model, MaskedLanguageModel)
     # In batches of at most `MAX_TOKENS`, memory runs out only if it is limited.
     if memory_is_limited():
         disable_fused_matmul()
     strategy, number = topology.strategy, topology.present_replica
-    own_tokens = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)]
+    names = ["token_ids", "row_splits", *(["labels"] if masked else [])]
+    specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.int64)]
+    specs += [tf.TensorSpec([None, None, 2], tf.int32)] if masked else []
 
     # AutoGraph would convert every layer before the first prediction.
-    @tf.function(input_signature=own_tokens * topology.local_replicas, autograph=False)
+    @tf.function(input_signature=specs * topology.local_replicas, autograph=False)
     def predict(*flat: tf.Tensor) -> Any:
         def own() -> tf.Tensor:
-            token_ids, row_splits = flat[2 * number() : 2 * number() + 2]
+            first = len(specs) * number()
+            token_ids, row_splits, *labels = flat[first : first + len(specs)]
             tokens = tf.RaggedTensor.from_row_splits(token_ids, row_splits, validate=False)
+            if masked:
+                return model.evaluated(tokens, *labels)[:, tf.newaxis]
             return forward.logits_of_texts_and_passages(model, tokens)
 
         return strategy.experimental_local_results(strategy.run(own))
 
     def run(*windows: Window) -> list[np.ndarray]:
-        found = predict(*(field for w in windows for field in (w.token_ids, w.row_splits)))
+        found = predict(*(field for w in windows for field in (getattr(w, n) for n in names)))
         return [logits.numpy() for logits in found]
 
     return run

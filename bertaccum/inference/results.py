@@ -29,6 +29,7 @@ class Prediction:
       window: If the model reads several windows of a text, the number of the window that supports
         the prediction most strongly, counted from 1.
       windows: The number of windows in which the text was read.
+      masks: For each [MASK] in the text, the most probable words: `word` and `probability`.
     """
 
     text: str
@@ -43,6 +44,16 @@ class Prediction:
     unread_words: int | None = None
     window: int | None = None
     windows: int | None = None
+    masks: list[list[dict[str, Any]]] | None = None
+
+    @property
+    def filled(self) -> str:
+        """The words for each mask as one line; empty without masks."""
+        listed = (
+            ", ".join(f"{word['word']} {word['probability']:.2f}" for word in own)
+            for own in self.masks or []
+        )
+        return "; ".join(listed)
 
     def record(self) -> dict[str, Any]:
         """Return the fields that are not None, as `bertaccum predict --json` prints them."""

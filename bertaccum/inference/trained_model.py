@@ -11,13 +11,12 @@ import tf_keras
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.bert.tokenization import Tokenization, tokenization_of
-from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
-from bertaccum.tasks.head import build_classifier, build_tagger, load_run
+from bertaccum.tasks.head import build_task_model, load_run, output_tokens
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles, saved_update
 from bertaccum.tasks.task import Task
@@ -57,14 +56,9 @@ def load_trained(run: Path) -> TrainedModel:
     try:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
         with tf.variable_creator_scope(variable_if_memory_is_left):
-            read: OutputTokens = "positions" if config.tags_words else "first"
-            encoder = build_encoder(files.encoder, output_tokens=read, initializer=zeros)
-            shape = encoder, files.encoder, files.labels.outputs
-            model = (
-                build_tagger(*shape, initializer=zeros)
-                if config.tags_words
-                else build_classifier(*shape, pool=config.pooling, initializer=zeros)
-            )
+            encoder = build_encoder(files.encoder, 0.0, output_tokens(config), zeros)
+            outputs = files.labels.outputs
+            model = build_task_model(config, encoder, files.encoder, outputs, initializer=zeros)
         load_run(model, best / RUN_PREFIX)
     except tf.errors.ResourceExhaustedError:
         raise RunError(

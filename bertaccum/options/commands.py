@@ -19,11 +19,12 @@ from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.options.task_names import TASKS, TOKEN_CLASSIFICATION
+from bertaccum.options.task_names import MASKED_LM, TASKS, TOKEN_CLASSIFICATION
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
-SAVEDMODEL, HUGGINGFACE, TFLITE = "savedmodel", "huggingface", "tflite"
+SAVEDMODEL, HUGGINGFACE = "savedmodel", "huggingface"
+GOOGLE, TFLITE = "google", "tflite"
 TEXTS, TOKENS = "text", "tokens"
 NOT_QUANTIZED, INT8 = "none", "int8"
 ADAMW, BERT_ADAMW = "adamw", "bert-adamw"
@@ -264,6 +265,11 @@ class StepConfig(Options):
     def tags_words(self) -> bool:
         """Whether the model gives each word a tag."""
         return self.task == TOKEN_CLASSIFICATION
+
+    @property
+    def predicts_masked(self) -> bool:
+        """Whether the model predicts masked tokens, as in pretraining."""
+        return self.task == MASKED_LM
 
     @property
     def pooling(self) -> str | None:
@@ -589,8 +595,10 @@ class ExportConfig(ShowConfig):
         SAVEDMODEL,
         "Format of the export. savedmodel: a TensorFlow SavedModel that includes the tokenizer and"
         " maps texts to probabilities; huggingface: a folder that the transformers library loads;"
-        " tflite: a TensorFlow Lite (LiteRT) model that maps token IDs to probabilities.",
-        choices=(SAVEDMODEL, HUGGINGFACE, TFLITE),
+        " google: a checkpoint with the files and names of Google's releases; tflite: a TensorFlow"
+        " Lite (LiteRT) model that maps token IDs to probabilities. Models of `bertaccum pretrain`"
+        " can be exported to huggingface and google.",
+        choices=(SAVEDMODEL, HUGGINGFACE, GOOGLE, TFLITE),
     )
     out: str | None = setting(
         None,

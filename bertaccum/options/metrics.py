@@ -26,13 +26,20 @@ LABELS = {
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
     "mse": "mean squared error",
+    "perplexity": "perplexity",
     "loss": "loss",
     "expected_calibration_error": "expected calibration error",
 }
 # The metrics that can select the best checkpoint of some task.
-_NEVER_BEST = ("entity_precision", "entity_recall", "exact_match", "expected_calibration_error")
+_NEVER_BEST = (
+    "entity_precision",
+    "entity_recall",
+    "exact_match",
+    "perplexity",
+    "expected_calibration_error",
+)
 METRICS = tuple(name for name in LABELS if name not in _NEVER_BEST)
-LOWER_IS_BETTER = frozenset({"loss", "mse"})
+LOWER_IS_BETTER = frozenset({"loss", "mse", "perplexity"})
 # Shown for every evaluation that contains them, after the metric that selects the best checkpoint.
 _ALWAYS_SHOWN = (
     "entity_f1",
@@ -42,6 +49,7 @@ _ALWAYS_SHOWN = (
     "pearson",
     "spearman",
     "mse",
+    "perplexity",
     "loss",
 )
 # A table with one column for each class has at most this many classes.

@@ -11,3 +11,5 @@ PROBLEM_TYPES = {
     TOKEN_CLASSIFICATION: "token_classification",
 }
 TASKS = tuple(PROBLEM_TYPES)
+# The task of `bertaccum pretrain`, which no data folder has.
+MASKED_LM = "masked-lm"

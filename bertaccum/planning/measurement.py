@@ -25,8 +25,9 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution import device_memory
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.cards import Card
-from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.commands import StepConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
+from bertaccum.options.pretraining import PretrainConfig, train_config
 from bertaccum.planning.plan import Shape
 from bertaccum.system import machine
 from bertaccum.system.machine import usable_cores
@@ -90,7 +91,9 @@ class PlanRequest:
     @property
     def timed_on(self) -> str:
         """Description of the windows on which speeds are measured."""
-        tsvs = self.inputs.tsvs
+        tsvs, corpus = self.inputs.tsvs, self.inputs.corpus
+        if corpus is not None:
+            return f"windows of {corpus.files[0]}"
         return f"windows of {tsvs[0].parent}" if tsvs else "full-length windows"
 
     def in_precision(self, name: str) -> PlanRequest:
@@ -106,7 +109,7 @@ class PlanRequest:
           accumulation_steps: Number of micro-steps; with 1 there are no accumulators.
         """
         source, options = self.inputs.source, self.config
-        config = TrainConfig(**{name: getattr(options, name) for name in field_names(StepConfig)})
+        config = train_config({name: getattr(options, name) for name in field_names(StepConfig)})
         recompute = "layer" if options.recompute == "layer" else "none"
         config = dataclasses.replace(config, offload=offload, recompute=recompute)
         if self.card is not None and config.precision == "mixed_float16":
@@ -118,10 +121,18 @@ class PlanRequest:
             "labels": dataclasses.asdict(self.inputs.labels),
             "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
             "tsvs": [str(tsv) for tsv in self.inputs.tsvs],
+            "corpus": self._corpus(),
             "limit_bytes": limit,
             "accumulation_steps": accumulation_steps,
             "devices": self.devices,
         }
+
+    def _corpus(self) -> dict[str, Any] | None:
+        """Return the arguments of `cached_stores` for pretraining, else None."""
+        if not isinstance(self.config, PretrainConfig):
+            return None
+        (digest,), length = self.inputs.store_digests, self.config.max_seq_length
+        return {"digest": digest, "length": length, "apart": self.config.apart}
 
     def digest(self, *ignored: str) -> str:
         """Return a digest of what decides measurements and plan, except for `ignored` options."""

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from bertaccum.options.metrics import LABELS, METRICS, scores, warning
+from bertaccum.options.task_names import MASKED_LM, TOKEN_CLASSIFICATION
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
 from bertaccum.reporting.rendering import render
@@ -20,7 +21,7 @@ from bertaccum.system.hub_names import parse_pinned
 _HUB_METRICS = {
     **{name: name for name in METRICS},
     **dict.fromkeys(("entity_f1", "macro_entity_f1", "micro_f1", "macro_f1"), "f1"),
-    **{"pearson": "pearsonr", "spearman": "spearmanr"},
+    **{"pearson": "pearsonr", "spearman": "spearmanr", "perplexity": "perplexity"},
 }
 
 
@@ -59,7 +60,8 @@ def model_card(record: Record, library: str = "tf-keras", usage: str | None = No
 def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library: str) -> str:
     best = record.best or {}
     kinds = [kind for metric, kind in _HUB_METRICS.items() if metric in best and metric != "loss"]
-    kind = "token-classification" if record.config.tags_words else "text-classification"
+    kinds_of_tasks = {TOKEN_CLASSIFICATION: "token-classification", MASKED_LM: "fill-mask"}
+    kind = kinds_of_tasks.get(record.config.task or "", "text-classification")
     known: dict[str, Any] = {
         "library_name": library,
         "pipeline_tag": kind,

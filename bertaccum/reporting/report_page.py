@@ -5,6 +5,7 @@ The page is self-contained; its security policy forbids scripts and network acce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,18 @@ from bertaccum.version import __version__
 _MAX_ROWS = 100
 
 
-def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[str, Any]]) -> str:
-    """Return the report page of a run as HTML; `evaluation` is None without a best model."""
+def page(
+    record: Record,
+    evaluation: dict[str, Any] | None,
+    mistakes: list[dict[str, Any]],
+    blanks: Sequence[dict[str, str]] = (),
+) -> str:
+    """Return the report page of a run as HTML; `evaluation` is None without a best model.
+
+    Args:
+      mistakes: What `most_wrong` returned.
+      blanks: For a model of masked tokens, what `MaskFiller.blanks` returned.
+    """
     with undamaged(record.paths.path):
         series = read_series(record)
         span = default_span([series])
@@ -37,6 +48,7 @@ def page(record: Record, evaluation: dict[str, Any] | None, mistakes: list[dict[
             charts=curves(series, span),
             scores=None if evaluation is None else shown_scores(evaluation),
             mistakes=mistakes,
+            blanks=blanks,
             candidates=[
                 candidate_cells(row, record.plan) for row in record.plan.get("candidates") or []
             ],

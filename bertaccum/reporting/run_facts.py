@@ -12,6 +12,7 @@ import numpy as np
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LABELS, mean_loss, noise_scale, outcome, shown
+from bertaccum.options.pretraining import text_paths
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.runs.record import Record
@@ -21,7 +22,7 @@ from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 # Names of the inputs of a run whose digests inputs.json contains.
-INPUTS = ("train.tsv", "dev.tsv", "vocabulary", "pretrained weights")
+INPUTS = ("train.tsv", "dev.tsv", "texts", "vocabulary", "pretrained weights")
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
@@ -45,7 +46,7 @@ def model_name(record: Record) -> str:
 
 def data_name(record: Record) -> str:
     """Return the name of the data folder of a run."""
-    return Path(record.config.data).name
+    return ", ".join(Path(path).name for path in text_paths(record.config.data))
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:

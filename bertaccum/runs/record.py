@@ -14,6 +14,7 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import metric_of
+from bertaccum.options.pretraining import train_config
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import open_input, read_mapping
 
@@ -136,7 +137,7 @@ def read_run_config(run: Path) -> TrainConfig:
             path=run,
         )
     try:
-        return TrainConfig(**Loader(path).get_single_data())
+        return train_config(Loader(path).get_single_data())
     except (yaml.YAMLError, ConfigError, *_DAMAGE) as error:
         raise InputError(
             f"is not the configuration of a run ({reason(error)})", path=path

@@ -24,6 +24,7 @@ from bertaccum.bert.packed_tokens import (
     tags_of,
 )
 from bertaccum.bert.precision import length_multiple
+from bertaccum.tasks.masked_model import MaskedLanguageModel
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
 
@@ -53,6 +54,8 @@ class Tagger(tf_keras.Model):
 
 def reads_passages(model: models.BertClassifier) -> bool:
     """Return whether a model that `build_classifier` returned reads texts in several passages."""
+    if isinstance(model, MaskedLanguageModel):
+        return False
     return model.get_layer(HEAD_LAYER).pool is not None
 
 
@@ -78,8 +81,10 @@ def losses_in_training(
     """Return the loss of each text, [passages] float32, and of what fills up their number.
 
     For tags, it is the weighted mean loss of the words of the text, whose tags are those of the
-    tokens.
+    tokens; for masked tokens, the mean of theirs.
     """
+    if isinstance(model, MaskedLanguageModel):
+        return model.masked_losses(texts, labels)
     logits = logits_in_training(model, texts)
     if texts.read is None:
         return task.losses(logits, labels)

@@ -13,8 +13,37 @@ from bertaccum.bert import encoder as bert_encoder
 from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.in_place import check_finite
+from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.errors import InputError, reason
+from bertaccum.options.commands import StepConfig
 from bertaccum.tasks.forward import HEAD_LAYER, Tagger
+from bertaccum.tasks.masked_model import build_masked_model
+
+
+def output_tokens(config: StepConfig) -> OutputTokens:
+    """Return which tokens of the encoder the model of a task reads."""
+    return "positions" if config.tags_words or config.predicts_masked else "first"
+
+
+def build_task_model(
+    config: StepConfig,
+    encoder: networks.EncoderScaffold,
+    dimensions: EncoderConfig,
+    outputs: int,
+    dropout: float = 0.0,
+    initializer: Initializer | None = None,
+) -> tf_keras.Model:
+    """Build the model of a task around an encoder with the `output_tokens` of the task.
+
+    Args:
+      dimensions: Dimensions of the encoder.
+      outputs: Number of outputs of a classifier's head.
+    """
+    if config.predicts_masked:
+        return build_masked_model(encoder, dimensions, initializer)
+    if config.tags_words:
+        return build_tagger(encoder, dimensions, outputs, dropout, initializer)
+    return build_classifier(encoder, dimensions, outputs, dropout, config.pooling, initializer)
 
 
 def build_classifier(

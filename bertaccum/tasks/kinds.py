@@ -9,12 +9,14 @@ from pathlib import Path
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import (
     CLASSIFICATION,
+    MASKED_LM,
     MULTI_LABEL,
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.masked_lm import MaskedLM
 from bertaccum.tasks.multi_label import MultiLabel
 from bertaccum.tasks.regression import Regression
 from bertaccum.tasks.task import PLAIN, Decoding, Task
@@ -27,6 +29,7 @@ _KINDS: dict[str, Callable[[Labels, Decoding, float], Task]] = {
     REGRESSION: Regression,
     MULTI_LABEL: MultiLabel,
     TOKEN_CLASSIFICATION: TokenClassification,
+    MASKED_LM: MaskedLM,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.errors import InputError
-from bertaccum.options.task_names import CLASSIFICATION, TASKS
+from bertaccum.options.task_names import CLASSIFICATION, MASKED_LM, TASKS
 from data_prep.tables.spellings import Finder, class_finder, flags_remedy
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Labels:
     values: list[str]
     names: list[str]  # Name of each class, for display; empty for regression.
     pairs: bool = False  # Whether the examples are pairs of texts.
-    task: str = CLASSIFICATION  # Kind of task, one of `TASKS`.
+    task: str = CLASSIFICATION  # Kind of task, one of `TASKS`, or `MASKED_LM`.
     mean: float = 0.0  # Mean of the labels in train.tsv, for regression.
     std: float = 1.0  # Standard deviation of the labels in train.tsv, for regression.
     # Fields of the `LabelFormat` of the training rows that differ from the plain format; files that
@@ -47,7 +47,7 @@ class Labels:
             raise ValueError(f"{len(self.values)} labels but {len(self.names)} names")
         if not all(isinstance(n, int | float) for n in (self.mean, self.std)) or not self.std > 0:
             raise ValueError("the mean or the std is not a valid number")
-        if self.task not in TASKS:
+        if self.task not in (*TASKS, MASKED_LM):
             raise ValueError(f"the task {self.task!r} is unknown")
         if not isinstance(self.format, dict) or not all(
             value and isinstance(value, _FORMAT.get(name, ()))

@@ -12,23 +12,35 @@ import numpy as np
 
 from bertaccum.bert.hub_checkpoint import pinned
 from bertaccum.bert.model_finder import find_dimensions, find_model
-from bertaccum.data.run_inputs import RunInputs, read_inputs, tsvs_to_plan_with, tsvs_to_train_on
+from bertaccum.bert.model_source import ModelSource
+from bertaccum.bert.vocabulary import MASK
+from bertaccum.data.run_inputs import (
+    RunInputs,
+    corpus_of,
+    pretraining_inputs,
+    read_inputs,
+    tsvs_to_plan_with,
+    tsvs_to_train_on,
+)
 from bertaccum.data.token_store import TokenStore
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import HALF, PlanConfig, TrainConfig
 from bertaccum.options.fields import AUTO, tracker_names
+from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
 from bertaccum.system.hub_names import model_named, parse_pinned
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
+from data_prep.tables.corpus import Corpus
 from data_prep.tables.spellings import class_finder, finite_number
 
 BALANCED = "balanced"
@@ -154,10 +166,45 @@ def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note
       ConfigError, InputError: A file or an option cannot be used.
     """
     check_trackers(config)
+    if isinstance(config, PretrainConfig):
+        return _pretraining_inputs(config, progress, note)
     data = Path(config.data)
     tsvs, labels = tsvs_to_train_on(data), read_labels(data, config.task, note)
     check_task_options(config, labels)
     return read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+
+
+def _pretraining_inputs(config: PretrainConfig, progress: Progress, note: Note) -> RunInputs:
+    corpus, source = corpus_of(config, note), find_model(config, progress)
+    if source.vocabulary and MASK not in source.vocabulary.entries:
+        raise InputError(f"its vocabulary has no {MASK}", "use another model", path=source.name)
+    if config.add_words is not None:
+        source = _with_words(source, config.add_words, corpus, progress, note)
+    return pretraining_inputs(source, corpus, config, progress)
+
+
+def _with_words(
+    source: ModelSource, option: str, corpus: Corpus, progress: Progress, note: Note
+) -> ModelSource:
+    """Return a model with the words that the option `add_words` selects."""
+    from bertaccum.bert.added_words import add_words, read_words
+    from bertaccum.data.corpus_words import frequent_split_words
+
+    vocabulary, path = source.vocabulary, Path(option)
+    number = int(option) if option.isdecimal() and not path.exists() else None
+    if source.of_run or vocabulary is None:
+        what = "`add_words` needs a checkpoint that is not a run's"
+        raise ConfigError(what, "export the run to the format google, and start from the export")
+    if number == 0:
+        raise ConfigError("`add_words` 0 adds none", "omit it, or use a higher number")
+    if number is None:
+        words = read_words(path, vocabulary)
+    else:
+        words = frequent_split_words(corpus, vocabulary, number, progress)
+    extended = add_words(source, words)
+    added = extended.encoder.vocab_size - source.encoder.vocab_size
+    note(f"the vocabulary gets {counted(added, 'new word')}")
+    return extended
 
 
 def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
@@ -212,7 +259,7 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
     """
     if describes_workers(options.get("strategy", AUTO)):
         return None
-    new = {name: options[name] for name in ("data", "vocab", "track") if name in options}
+    new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
     config = dataclasses.replace(read_run_config(run), **new)
     return run_inputs(config, progress, partial(tell, progress))
 

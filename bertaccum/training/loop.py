@@ -40,7 +40,6 @@ from bertaccum.training.tensorboard_log import TensorBoardLog
 from bertaccum.training.trackers import FAILED, FINISHED, KILLED, TrackedRun, track
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
-from data_prep.tables.tsv import read_tsv
 
 
 class Run:
@@ -134,7 +133,7 @@ class Run:
                 updater.start(self.position.update)
             self._log(self.folder.metrics, event)
             if self._has_diverged():
-                numbers = read_tsv(self.setup.inputs.tsvs[0])["row"].to_numpy()
+                numbers = self.setup.example_numbers()
                 in_a_row = self.position.nonfinite_in_a_row
                 raise updater.not_finite(event.update, in_a_row, numbers)
             yield event

@@ -18,15 +18,14 @@ from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.model_source import CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
-from bertaccum.bert.pretrained_weights import load_encoder, read_head
-from bertaccum.bert.transformer_layer import OutputTokens
+from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head, read_head
 from bertaccum.errors import InputError
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.forward import HEAD_LAYER
-from bertaccum.tasks.head import build_classifier, build_tagger, load_run
+from bertaccum.tasks.head import build_task_model, load_run, output_tokens
 
 
 def build_model(
@@ -48,18 +47,17 @@ def build_model(
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
-        output_tokens: OutputTokens = "positions" if config.tags_words else "first"
-        encoder = build_encoder(source.encoder, config.dropout, output_tokens)
+        encoder = build_encoder(source.encoder, config.dropout, output_tokens(config))
         if source.checkpoint is not None and source.format is not None and not source.of_run:
             load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
         freeze(encoder, config.train_layers, config.freeze == "embeddings")
-        shape = encoder, source.encoder, outputs, config.dropout
-        model = (
-            build_tagger(*shape) if config.tags_words else build_classifier(*shape, config.pooling)
-        )
+        model = build_task_model(config, encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
             load_run(model, source.checkpoint, head is not None)
+        elif source.checkpoint is not None and config.predicts_masked:
+            assert source.format is not None
+            load_masked_head(model.head.weights, source.format, source.checkpoint)
         elif source.checkpoint is not None and source.format is not None and head is not None:
             _load_head(model, source.format, source.checkpoint, head)
         return model

@@ -19,6 +19,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON
+from bertaccum.options.pretraining import text_paths
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
@@ -29,7 +30,7 @@ from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
 
-_PATHS = ("data", "init_checkpoint", "bert_config", "vocab", "offload_folder")
+_PATHS = ("data", "text", "init_checkpoint", "bert_config", "vocab", "add_words", "offload_folder")
 # These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
@@ -54,7 +55,8 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
     """
     checkpoint = config.init_checkpoint or config.model or model
     config = dataclasses.replace(config, init_checkpoint=checkpoint)
-    resolved = {name: _resolved(name, getattr(config, name)) for name in _PATHS}
+    paths = [name for name in _PATHS if hasattr(config, name)]
+    resolved = {name: _resolved(name, getattr(config, name)) for name in paths}
     return dataclasses.replace(config, **resolved)
 
 
@@ -77,7 +79,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
     began, free = read_run_config(run), {}
     _check_options(run, began)
     other, deciding = [], deciding_options(began)
-    for field in dataclasses.fields(TrainConfig):
+    for field in dataclasses.fields(began):
         # A run keeps what `auto` chose when it began.
         automatic = field.name in ("precision", "compile") and asked.get(field.name) == AUTO
         if field.name not in asked or automatic:
@@ -142,6 +144,8 @@ def _before(began: TrainConfig, name: str) -> Any:
 def _resolved(name: str, value: Any) -> Any:
     if name == "init_checkpoint":
         value = value and plain_path(value)
+    if name == "text":
+        return ",".join(_absolute(path) for path in text_paths(value))
     if name in _PATHS:
         return value and _absolute(value)
     if name == "deterministic":
@@ -156,7 +160,8 @@ def is_deterministic(wanted: bool | None) -> bool:
 
 def inputs_of(inputs: RunInputs) -> dict[str, Any]:
     """Return the inputs that decide a run's updates, with digests instead of files."""
-    return {
+    texts = {} if inputs.corpus is None else {"texts": inputs.store_digests[0]}
+    return texts | {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
         "class names": inputs.labels.names,

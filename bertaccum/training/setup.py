@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
 from bertaccum.bert.precision import candidate_precisions, length_multiple
+from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.data import windows
+from bertaccum.data.corpus_store import open_corpus
+from bertaccum.data.masking import Masking, make_masking
 from bertaccum.data.run_inputs import RunInputs, tokenizations
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
@@ -24,6 +28,7 @@ from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, OFF, ON, size_in_bytes, timeout_seconds
 from bertaccum.options.offload_rungs import OFFLOAD, offloads_sums
+from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.planning.compile_cost import compiled_plan
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.planning.plan import BatchPlan, Saving, largest_share, make_plan
@@ -37,6 +42,7 @@ from bertaccum.training.compilation import Compilation, decide
 from bertaccum.training.inputs import run_inputs, weighted
 from bertaccum.training.recipe import Schedule, build_model, default_learning_rate
 from bertaccum.training.resume import check_agreement, is_deterministic, resolved_config
+from data_prep.tables.tsv import read_tsv
 
 # Number of windows from which the shapes of compiled micro-batches are chosen.
 _WINDOWS = 64
@@ -93,6 +99,7 @@ class Setup:
       best_by: Metric that selects the best checkpoint.
       request: Request to the planner.
       plan_record: Values for plan.json that do not change during the run.
+      masking: How tokens are masked in pretraining; None for other tasks.
       schedule: Learning rate schedule; None for that of the recipe.
     """
 
@@ -109,6 +116,7 @@ class Setup:
     best_by: str
     request: PlanRequest
     plan_record: dict[str, Any]
+    masking: Masking | None = None
     schedule: Schedule | None = None
 
     def batch_plan(self, micro_batch: int, saving: Saving) -> BatchPlan:
@@ -157,6 +165,12 @@ class Setup:
         limit = self.config.max_updates
         return self.scheduled_updates if limit is None else min(self.scheduled_updates, limit)
 
+    def example_numbers(self) -> np.ndarray:
+        """Return the number by which messages name each training example, [examples]."""
+        if self.masking is not None:
+            return np.arange(1, len(self.train_store) + 1)
+        return read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+
     @property
     def updates_between_evaluations(self) -> int:
         """The evaluation interval, in updates."""
@@ -190,6 +204,9 @@ def set_up(
             inputs = run_inputs(config, progress)
     config = dataclasses.replace(config, task=inputs.labels.task)
     check_agreement(topology, config, inputs)
+    if isinstance(config, PretrainConfig):
+        watch.doing("reading data")
+        _open_corpus(config, inputs, progress)  # The planner measures windows of it.
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
     batch = planned.require_plan()
@@ -200,8 +217,9 @@ def set_up(
         compilation = decided.with_numbers(broadcast(topology, decided.numbers))
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
-    train_store, dev_store = _open_stores(config, inputs, task, progress)
-    train_store, task = weighted(train_store, task, config.class_weight, inputs.tsvs[0])
+    train_store, dev_store, masking = _open_stores(config, inputs, task, progress)
+    if masking is None:
+        train_store, task = weighted(train_store, task, config.class_weight, inputs.tsvs[0])
     config = dataclasses.replace(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
@@ -234,23 +252,43 @@ def set_up(
         best_by=best_by,
         request=request,
         plan_record=planned.values | compilation.record() | (earlier_plan or {}),
+        masking=masking,
         schedule=schedule,
     )
 
 
 def _open_stores(
     config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
-) -> tuple[TokenStore, TokenStore]:
-    """Return the token stores of train.tsv, with padding, and of dev.tsv."""
+) -> tuple[TokenStore, TokenStore, Masking | None]:
+    """Return the examples to train on, padded, and those of dev.tsv.
+
+    In pretraining, they are sequences of texts, of which only the latter are masked already; the
+    result includes how to mask the former.
+    """
+    multiple = length_multiple(config.precision)
+    longest = inputs.source.encoder.max_position_embeddings
+    if isinstance(config, PretrainConfig):
+        train_store, dev_store = _open_corpus(config, inputs, progress)
+        length, words = config.max_seq_length, config.whole_words
+        masking = make_masking(inputs.vocabulary, length, whole_words=words)
+        return train_store.padded_to(multiple, longest), masking.of_dev(dev_store), masking
     train_store, dev_store = (
         open_store(tsv, task, tokenization, progress, digest)
         for tsv, tokenization, digest in zip(
             inputs.tsvs, tokenizations(inputs.vocabulary, config), inputs.store_digests, strict=True
         )
     )
-    multiple = length_multiple(config.precision)
-    longest = inputs.source.encoder.max_position_embeddings
-    return train_store.padded_to(multiple, longest), dev_store
+    return train_store.padded_to(multiple, longest), dev_store, None
+
+
+def _open_corpus(
+    config: PretrainConfig, inputs: RunInputs, progress: Progress
+) -> tuple[TokenStore, TokenStore]:
+    """Return the sequences of the texts to pretrain on, and of those that are held back."""
+    assert inputs.corpus is not None
+    tokenization, (digest,) = tokenization_of(inputs.vocabulary, config), inputs.store_digests
+    packed = config.apart, config.dev_fraction
+    return open_corpus(inputs.corpus, tokenization, progress, *packed, digest=digest)
 
 
 def agree_on_plan(

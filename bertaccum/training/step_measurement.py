@@ -29,6 +29,8 @@ from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.precision import length_multiple, resolved_precision
 from bertaccum.bert.tokenization import NEXT_PASSAGE, TAG
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.data.corpus_store import cached_stores
+from bertaccum.data.masking import most_masked
 from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
@@ -36,7 +38,7 @@ from bertaccum.distribution import device_memory
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import NO_SPACE, BertAccumError, RunError
 from bertaccum.inference.predictor import make_predict
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.pretraining import train_config
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.plan import Shape
 from bertaccum.system.temporary_paths import scratch_folder
@@ -84,7 +86,7 @@ class MeasuredModel:
         self.devices = job["devices"]
         device_memory.limit_memory(job["limit_bytes"])
         self.task = make_task(Labels(**job["labels"]))
-        self.config = TrainConfig(**job["config"] | {"task": self.task.labels.task})
+        self.config = train_config(job["config"] | {"task": self.task.labels.task})
         source = ModelSource("probe", EncoderConfig(**job["encoder"]), None, None)
         most = source.encoder.max_position_embeddings
         self.examples: int | None = None
@@ -102,14 +104,18 @@ class MeasuredModel:
         """Return the largest example's shape, and the shapes of all examples in some windows."""
         config, target = self.config, self.config.target_batch
         largest = (config.windows, config.max_seq_length)
-        if not job["tsvs"]:
+        if job.get("corpus"):
+            opened = list(cached_stores(**job["corpus"]))
+        elif job["tsvs"]:
+            both = tokenizations(Vocabulary(**job["vocabulary"]), config)
+            opened = [
+                open_store(Path(tsv), self.task, tokenization, progress)
+                for tsv, tokenization in zip(job["tsvs"], both, strict=False)
+            ]
+        else:
             return largest, [[largest] * target]
-        both = tokenizations(Vocabulary(**job["vocabulary"]), config)
         multiple = length_multiple(resolved_precision(config.precision))
-        stores = [
-            open_store(Path(tsv), self.task, tokenization, progress).padded_to(multiple, most)
-            for tsv, tokenization in zip(job["tsvs"], both, strict=False)
-        ]
+        stores = [store.padded_to(multiple, most) for store in opened]
         train, self.examples = stores[0], len(stores[0])
         count = min(_WINDOWS, updates_per_epoch(len(train), target))
         rows = [window_rows(number, len(train), target, _SEED)[1] for number in range(count)]
@@ -188,10 +194,14 @@ class MeasuredModel:
         if self.config.tags_words:  # At worst, the head reads all tokens.
             token_ids += TAG
         own = [self.task.labels.outputs for _ in self.task.label_shape]
+        labels = np.zeros([len(shapes), *own], self.task.label_dtype)
+        if self.config.predicts_masked:
+            count = most_masked(self.config.max_seq_length)
+            labels = np.ones([len(shapes), count, 2], np.int32)
         return Window(
             token_ids=token_ids,
             row_splits=np.cumsum([0, *map(math.prod, shapes)], dtype=np.int64),
-            labels=np.zeros([len(shapes), *own], self.task.label_dtype),
+            labels=labels,
             cuts=np.cumsum([0, *map(len, micro_batches)], dtype=np.int32),
             padded=None if padded is None else np.array(padded, np.int32),
         )

@@ -16,6 +16,7 @@ from bertaccum.distribution.topology import Topology, replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON, named_options
+from bertaccum.options.pretraining import train_config
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import recover_folder
@@ -157,7 +158,7 @@ def _continue(
 
     with _locked(folder, topology):
         begun = broadcast(topology, read)
-        config, saved = TrainConfig(**begun["config"]), begun["saved"] or {}
+        config, saved = train_config(begun["config"]), begun["saved"] or {}
         position = checkpoints.Position.of(saved) if saved else checkpoints.Position(begun["mark"])
         plan = {key: saved[key] for key in checkpoints.CUT if key in saved and key not in asked}
         compilation = Compilation(config.compile == ON).with_numbers(begun["cutting"])

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.precision import remedy
+from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
 from bertaccum.distribution.device_memory import (
     limits_the_host,
@@ -138,9 +139,10 @@ class Updater:
                 rows = rows[share.positions[share.cuts[bad[0]] : share.cuts[bad[0] + 1]]]
                 break
         named = listed([f"{number}" for number in numbers[rows]], _NAMED_ROWS)
+        where = "train.tsv, rows" if self._setup.masking is None else "sequences"
         often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
         return DivergedError(
-            f"the {what} in update {update} is not finite (train.tsv, rows {named}){often}",
+            f"the {what} in update {update} is not finite ({where} {named}){often}",
             remedy(self._setup.config.precision),
         )
 
@@ -150,20 +152,28 @@ class Updater:
         if made is None or made.number != number:
             config, examples = self._setup.config, len(self._store)
             epoch, rows = window_rows(number, examples, config.target_batch, config.seed)
-            made = _Prepared(number, epoch, rows, self._shares(rows))
+            made = _Prepared(number, epoch, rows, self._shares(number, rows))
             for window in made.shares if self.overlaps else ():
                 _ = window.tensors  # Convert the arrays now, not when the update starts.
             self._prepared = made
         return made
 
-    def _shares(self, rows: np.ndarray) -> list[Window]:
+    def _shares(self, number: int, rows: np.ndarray) -> list[Window]:
         """Return the share of a window that each of this worker's replicas processes."""
         topology, plan = self._setup.session.topology, self.plan
+        store, rows = self._examples(number, rows)
         first, replicas = topology.first_replica, topology.replicas
-        made_of = self._store, rows, plan.micro_batch, self._setup.cut(plan)
+        made_of = store, rows, plan.micro_batch, self._setup.cut(plan)
         shapes, prices = plan.shapes or (), self._setup.compilation.prices
         local = range(first, first + topology.local_replicas)
         return [make_window(*made_of, r, replicas, shapes, prices) for r in local]
+
+    def _examples(self, number: int, rows: np.ndarray) -> tuple[TokenStore, np.ndarray]:
+        """Return a store and the rows in it of the examples of an update, masked if need be."""
+        if (masking := self._setup.masking) is None:
+            return self._store, rows
+        masked = masking.of_window(self._store, rows, self._setup.config.seed, number)
+        return masked, np.arange(len(rows))
 
     def _updated(self, window: _Prepared, results: dict[str, Any]) -> Updated:
         number, rows, seconds = window.number, window.rows, self._thread.seconds
@@ -223,7 +233,7 @@ class Updater:
         for number, shape in enumerate(shapes):
             if shape not in compiled:
                 self._setup.session.progress("compiling steps", number + 1, len(shapes))
-                update(empty_window(shape, self._store.labels[:0]))
+                update(empty_window(shape, self._examples(0, np.arange(0))[0].labels[:0]))
                 self.optimizer.drop()
                 compiled.add(shape)
 

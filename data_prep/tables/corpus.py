@@ -35,7 +35,7 @@ class Corpus:
     files: tuple[Path, ...]
     # How tables are read, without a label column.
     reading: ReadOptions = _TEXTS
-    # What ends a document in plain text: `line`, `empty-line`, or `auto` for the latter in files
+    # End of a document in plain text: `line`, `empty-line`, or `auto` for the latter in files
     # with empty lines between others.
     documents: str = AUTO
 
@@ -126,8 +126,8 @@ def find_corpus(
     """Return the corpus of some files and folders.
 
     Args:
-      paths: Plain text files, tables, or folders with such files, also in folders inside. Of a data
-        folder that `prepare` wrote, only train.tsv is read.
+      paths: Plain text files, tables, or folders with such files, also in folders inside. Only the
+        train.tsv of a data folder that `prepare` wrote is read.
 
     Raises:
       InputError: A file is missing or empty, or a folder has no such file.

@@ -10,7 +10,7 @@ from small import Notes
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.data import corpus_store
+from bertaccum.data import corpus_store, token_store
 from bertaccum.data.corpus_store import open_corpus
 from bertaccum.data.token_store import TokenStore
 from bertaccum.errors import InputError
@@ -98,7 +98,7 @@ def test_long_documents_are_read_in_parts(
     whole = opened(written(tmp_path / "a.txt", documents), apart=apart)
     monkeypatch.setattr(corpus_store, "_BATCH_CHARACTERS", 60)
     monkeypatch.setattr(corpus, "_LONGEST_PART", 25)
-    monkeypatch.setattr(corpus_store, "_FORMAT", 0)  # The store is made again.
+    monkeypatch.setattr(token_store, "_FORMAT_OF_CORPUS", 0)  # The store is made again.
     in_parts = opened(find_corpus([tmp_path / "a.txt"]), apart=apart)
     for one, other in zip(whole, in_parts, strict=True):
         assert sequences(one) == sequences(other)

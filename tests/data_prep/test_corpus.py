@@ -154,7 +154,7 @@ BAD: Sequence[tuple[str, bytes, str]] = [
     ("a.txt", b"one\ntw\0o\n", "a.txt, row 2: contains NUL bytes, so it is not text"),
     ("a.txt", b"one\ntwo \xff\n", "a.txt, row 2: byte 0xff at position 5 is not UTF-8; "),
     ("a.txt", b"%PDF-1.7\n", "a.txt: is a PDF document; "),
-    ("a.txt.gz", gzip.compress(b"one\n" * 99)[:-9], "a.txt.gz: is damaged"),
+    ("a.txt.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], "a.txt.gz: is damaged"),
     ("a.csv", b"x,y\n1,2\n", "a.csv: the column 'text' of `text_column` does not occur in the "),
     ("a.jsonl", b'{"text": "one"}\n{"tex": "two"}\n', "a.jsonl, row 2: has no key 'text'; "),
     ("a.jsonl", b'{"text": "one"}\n{\n', "a.jsonl, row 2: is not valid JSON"),

@@ -31,8 +31,15 @@ CALLED = {
     ("predict", "--model_name_or_path", "r"): "bertaccum calls this --run;",
     ("predict", "--output", "x"): "bertaccum calls this --results;",
     ("prepare", "--validation_split", "0.1"): "bertaccum calls this --dev-fraction;",
-    ("plan", "--lr", "1"): "calls this --learning-rate, an option of `bertaccum train`, `sweep`;",
-    ("--lr", "1"): "calls this --learning-rate, an option of `bertaccum train`, `sweep`;",
+    (
+        "plan",
+        "--lr",
+        "1",
+    ): "calls this --learning-rate, an option of `bertaccum pretrain`, `train`, `sweep`;",
+    (
+        "--lr",
+        "1",
+    ): "calls this --learning-rate, an option of `bertaccum pretrain`, `train`, `sweep`;",
     ("fine-tune",): "No such command 'fine-tune': bertaccum calls this train;",
     ("evaluate",): "No such command 'evaluate': bertaccum calls this eval;",
     ("train", "--freeze_layers", "8"): "--train-layers is the number of layers that are trained",

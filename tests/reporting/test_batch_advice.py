@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from writing import write_lines, write_run
 
+from bertaccum.cli.display.sentences import batch_advice
 from bertaccum.options.commands import TrainConfig
 from bertaccum.reporting.batch_advice import noise_scale, relative
 from bertaccum.runs.record import whole_lines
@@ -97,3 +98,18 @@ def test_standard_error_covers_the_truth() -> None:
         found = noise_scale(lines * 3)
         hits += abs(found.noise_scale - 50) < 2 * found.standard_error
     assert hits > 150
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [(8.0, "8 would take about 0.40 of the examples"), (0.1, "1 would take"), (32.0, None)],
+)
+def test_smaller_batch_is_advised_below_the_target_batch(scale: float, said: str | None) -> None:
+    """With scale 8, a batch of 32 takes 5 times the fewest examples, and a batch of 8 twice."""
+    batches = [{"target_batch": 64, "updates": 0.5}]
+    known = {"noise_scale": scale, "lowest": scale / 2, "standard_error": 1.0, "is_bound": False}
+    known |= {"first_update": 1, "last_update": 9, "target_batch": 32, "batches": batches}
+    sentence = batch_advice(known)
+    assert said in sentence if said else "better choice" not in sentence
+    unknown = batch_advice(known | {"noise_scale": None, "is_bound": True})
+    assert "better choice" not in unknown

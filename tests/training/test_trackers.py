@@ -43,6 +43,7 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the options of a run of six updates in the test's own folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trackers, "_PATIENCE", 600.0)  # Other programs may use the machine.
     values = {"data": str(reviews), "bert_config": str(reviews / "bert_config.json")}
     values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 8}
     return values | {"micro_batch": 3, "epochs": 2.0, "eval_every": 2, "out": str(tmp_path / "run")}

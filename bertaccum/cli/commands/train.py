@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +80,8 @@ def train(
             result = api.find_learning_rate(progress=view, **named)
         print_result(as_json, result, comparison_tables.print_rates)
         return
-    began, start, summaries = time.monotonic(), None, []
-    with view, stopping_with(view) as stopping:
-        view.note("loading data and model")
-        run = api.training_events(
-            resume=resume, seeds=seeds, progress=view, stopping=stopping, **named
-        )
-        with contextlib.closing(run):
-            for event in run:
-                if isinstance(event, events.Started):
-                    start = event
-                elif isinstance(event, events.Finished):
-                    summaries.append(event.summary)
-                # Only the chief reports events, but every worker reports that it ran out of memory.
-                if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
-                    view.event(event)
-    if isinstance(event, events.Stopped):
-        fail(sentences.stopped(event, again=seeds is not None), 128 + event.signal, view)
+    began, asked = time.monotonic(), {"resume": resume, "seeds": seeds, **named}
+    start, summaries = follow(view, api.training_events, asked)
     if seeds is not None:
         from bertaccum.training.seed_sweep import write_spread
 
@@ -115,6 +101,36 @@ def train(
 
             with contextlib.suppress(InputError):  # The run may have measured too few updates.
                 view.note(sentences.double_batch(advice(record)))
+
+
+def follow(
+    view: View, run: Callable[..., Generator[events.Event]], asked: dict[str, Any]
+) -> tuple[events.Started | None, list[dict[str, Any]]]:
+    """Show the events of runs, and return the last `Started` and the summaries of all.
+
+    If a signal stops a run, the program ends.
+
+    Args:
+      run: Function of `bertaccum.api` that returns events.
+      asked: Its arguments, except for those that show and stop the run.
+    """
+    start, summaries = None, []
+    with view, stopping_with(view) as stopping:
+        view.note("loading data and model")
+        with contextlib.closing(run(progress=view, stopping=stopping, **asked)) as happened:
+            for event in happened:
+                if isinstance(event, events.Started):
+                    start = event
+                elif isinstance(event, events.Finished):
+                    summaries.append(event.summary)
+                # Only the chief reports events, but every worker reports that it ran out of memory.
+                if start and (start.worker == 0 or isinstance(event, events.OutOfMemory)):
+                    view.event(event)
+    if isinstance(event, events.Stopped):
+        fail(
+            sentences.stopped(event, again=asked.get("seeds") is not None), 128 + event.signal, view
+        )
+    return start, summaries
 
 
 def _doubt(view: View, summaries: list[dict[str, Any]]) -> bool:

@@ -38,8 +38,10 @@ TRACING = "tracing the training step, which takes a while but happens only once"
 def _option_names() -> frozenset[str]:
     from bertaccum.options import commands as config
     from bertaccum.options import prepare as prepare_config
+    from bertaccum.options import pretraining
 
-    known = [*vars(config).values(), *vars(prepare_config).values()]
+    modules = config, prepare_config, pretraining
+    known = [value for module in modules for value in vars(module).values()]
     configs = [value for value in known if isinstance(value, type) and issubclass(value, Options)]
     return frozenset(_OWN_OPTIONS).union(*map(field_names, configs))
 
@@ -155,6 +157,8 @@ def _predicted(predicted: Prediction) -> list[str]:
     """Return the columns that describe a prediction."""
     if predicted.entities is not None or predicted.words is not None:
         return []
+    if predicted.masks is not None:
+        return [predicted.filled]
     if predicted.score is not None:
         return [f"{predicted.score:.4f}"]
     assert predicted.probabilities is not None
@@ -207,12 +211,19 @@ def duration(seconds: float | None) -> str:
 def batch_advice(advice: dict[str, Any]) -> str:
     """Return a sentence about the noise scale of a run, given the result of `advice`."""
     batch, scale = advice["target_batch"], advice["noise_scale"] or advice["lowest"]
-    least = "at most " if advice["is_bound"] else ""
+    least, smaller = "at most " if advice["is_bound"] else "", max(round(scale), 1)
+    better = ""
+    if smaller < batch and not advice["is_bound"]:
+        share = (1 + smaller / scale) / (1 + batch / scale)
+        better = (
+            f"; a smaller batch is the better choice: {smaller:,} would take about {share:.2f} of"
+            " the examples"
+        )
     return (
         f"noise scale {metrics.noise_scale(advice)}: batches up to about {scale:,.0f} reduce the"
         f" number of updates almost proportionally; {batch:,} takes {least}{batch / scale:.0%} more"
         f" examples than very small batches; {2 * batch:,} would take about"
-        f" {_of_double_batch(advice):.2f} of the updates"
+        f" {_of_double_batch(advice):.2f} of the updates{better}"
     )
 
 
