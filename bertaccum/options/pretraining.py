@@ -86,6 +86,12 @@ class PretrainConfig(TrainConfig):
     epochs: float = optimization_option(
         1.0, "Number of passes over the texts.", numbers=Numbers(0, MAX_EPOCHS, exclusive=True)
     )
+    max_tokens: int | None = optimization_option(
+        None,
+        "Maximum number of tokens to read, if that is less than `epochs`. The learning rate falls"
+        " to 0 at this end. [default: no limit]",
+        numbers=Numbers(1),
+    )
     learning_rate: float | None = optimization_option(
         1e-4, "Peak learning rate.", numbers=Numbers(0, exclusive=True, real=True)
     )

@@ -206,7 +206,10 @@ def set_up(
     check_agreement(topology, config, inputs)
     if isinstance(config, PretrainConfig):
         watch.doing("reading data")
-        _open_corpus(config, inputs, progress)  # The planner measures windows of it.
+        texts, _ = _open_corpus(config, inputs, progress)  # The planner measures windows of it.
+        if config.max_tokens is not None:
+            epochs = min(config.epochs, config.max_tokens / len(texts.token_ids))
+            config = dataclasses.replace(config, epochs=epochs)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
     batch = planned.require_plan()

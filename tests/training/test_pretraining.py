@@ -218,6 +218,19 @@ def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
         np.testing.assert_allclose(weights_of(tmp_path / name), expected, rtol=0, atol=1e-5)
 
 
+def test_number_of_tokens_ends_the_run_and_its_schedule(tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts")
+    given = {"max_updates": None, "max_tokens": 1000, "eval_every": 100}
+    events = [*bertaccum.pretraining_events(**options_of(texts, tmp_path / "run", **given))]
+    updates = [event for event in events if isinstance(event, Updated)]
+    read = np.cumsum([event.tokens for event in updates])
+    assert read[-2] < 1000 < read[-1] + 200
+    rates = [event.learning_rate for event in updates]
+    assert rates[-1] < max(rates) / 2
+    again = [*bertaccum.pretraining_events(resume=tmp_path / "run")]
+    assert not any(isinstance(event, Updated) for event in again)
+
+
 def test_masks_differ_between_epochs_but_not_between_evaluations(tmp_path: Path) -> None:
     """Without learning, the loss of an evaluation stays; the same texts give other losses."""
     texts = write_texts(tmp_path / "texts", documents=17)
