@@ -14,6 +14,9 @@ from bertaccum.runs.record import read_run_config
 from bertaccum.system.temporary_paths import beside
 from data_prep.tables.tsv import default_split
 
+# Formats of weights without code, and the programs that load them.
+_OF_PROGRAMS = {commands.HUGGINGFACE: "transformers", commands.GOOGLE: "run_classifier.py"}
+
 
 def evaluated_table(config: commands.EvalConfig) -> Path:
     """Return the path of the table on which a run's best checkpoint is evaluated."""
@@ -64,16 +67,16 @@ def check_export(config: commands.ExportConfig) -> None:
             f"`quantize` {config.quantize} does not apply to `format` {config.format}",
             f"omit it, or use `format` {commands.TFLITE}",
         )
-    if config.inputs == commands.TOKENS and config.format == commands.HUGGINGFACE:
+    if config.inputs == commands.TOKENS and config.format in _OF_PROGRAMS:
         raise ConfigError(
-            f"`inputs` {commands.TOKENS} does not apply to `format` {commands.HUGGINGFACE}",
+            f"`inputs` {commands.TOKENS} does not apply to `format` {config.format}",
             f"omit it, or use `format` {commands.SAVEDMODEL}",
         )
     of_run = read_run_config(Path(config.run))
-    if of_run.predicts_masked and config.format not in (commands.HUGGINGFACE, commands.GOOGLE):
+    if of_run.predicts_masked and config.format not in _OF_PROGRAMS:
         raise ConfigError(
             f"`format` {config.format} is for classifiers, but {config.run} was pretrained",
-            f"use `format` {commands.HUGGINGFACE} or {commands.GOOGLE}",
+            f"use `format` {' or '.join(_OF_PROGRAMS)}",
         )
     if config.push is not None:
         check_push(config)
@@ -94,9 +97,9 @@ def _check_windows(config: commands.ExportConfig, windows: int) -> None:
     if config.format == commands.SAVEDMODEL and config.inputs == commands.TEXTS:
         return
     model = f"a model that reads up to {windows} windows of a text"
-    if config.format == commands.HUGGINGFACE:
+    if program := _OF_PROGRAMS.get(config.format):
         raise ConfigError(
-            f"`format` {commands.HUGGINGFACE} cannot hold {model}, because transformers has no such"
+            f"`format` {config.format} cannot hold {model}, because {program} has no such"
             " classifier",
             f"use `format` {commands.SAVEDMODEL}",
         )

@@ -112,6 +112,7 @@ def test_int8_model_is_smaller_and_close(tmp_path: Path) -> None:
             {"format": "huggingface", "inputs": "tokens"},
             "tokens does not apply to `format` huggingface; omit it, or use `format` savedmodel",
         ),
+        ({"format": "google", "inputs": "tokens"}, "tokens does not apply to `format` google"),
         ({"format": "tflite", "quantize": "int4"}, "int4"),
     ],
 )
@@ -138,6 +139,9 @@ def test_models_that_read_windows_are_refused(
     run = run_of("calibrated").copied(tmp_path)
     path = run.folder.path / "config.yaml"
     path.write_text(path.read_text().replace("windows: 1\n", "windows: 4\n"))
+    for name, program in (("huggingface", "transformers"), ("google", "run_classifier.py")):
+        with pytest.raises(ConfigError, match=f"because {program} has no such classifier"):
+            api.export(run=str(run.folder.path), format=name)
     with pytest.raises(ConfigError) as caught:
         api.export(run=str(run.folder.path), **options)
     assert str(caught.value).endswith(
