@@ -36,8 +36,10 @@ def read_words(path: Path, vocabulary: Vocabulary) -> list[str]:
     lines = [line.strip() for line in read_text(path).split("\n")]
     words, known = list[str](), set(vocabulary.entries)
     for row, (line, found) in enumerate(zip(lines, _cleaned(lines, vocabulary), strict=True), 1):
-        if not line or line in known:
-            words += [line] * bool(line)
+        if not line:
+            continue
+        if line in known:  # Cleaning would split special tokens.
+            words.append(line)
             continue
         if len(found) != 1:
             what = f"{line[:80]!r} is {len(found)} words for the tokenizer"

@@ -159,7 +159,7 @@ def save_google(
             tensors[google_name(name)] = flat
     names = sorted(tensors)
     tf.raw_ops.SaveV2(
-        prefix=str(folder / f"{RELEASED_PREFIX}"),
+        prefix=str(folder / RELEASED_PREFIX),
         tensor_names=names,
         shape_and_slices=[""] * len(names),
         tensors=[tensors[name] for name in names],

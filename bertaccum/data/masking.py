@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertaccum.bert.vocabulary import MASK, SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore
 
 # Fraction of the tokens that are predicted.
@@ -151,7 +151,7 @@ def make_masking(
     """Return the masking of sequences of a vocabulary's tokens."""
     entries = vocabulary.entries
     return Masking(
-        mask=entries.index("[MASK]"),
+        mask=entries.index(MASK),
         special=np.array([entry in SPECIAL_TOKENS for entry in entries]),
         continuation=np.array([entry.startswith("##") for entry in entries]),
         max_seq_length=max_seq_length,

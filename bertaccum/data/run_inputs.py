@@ -54,10 +54,8 @@ def pretraining_inputs(
 ) -> RunInputs:
     """Return the inputs of a run that pretrains a model on texts."""
     assert source.vocabulary is not None
-    labels, tokenization = (
-        Labels([], [], task=MASKED_LM),
-        tokenization_of(source.vocabulary, config),
-    )
+    labels = Labels([], [], task=MASKED_LM)
+    tokenization = tokenization_of(source.vocabulary, config)
     digest = corpus_digest(corpus, tokenization, progress, config.apart, config.dev_fraction)
     head = head_mapping(source, labels, keep=False)
     return RunInputs(source, labels, [], [], [digest], head, corpus)

@@ -36,14 +36,13 @@ HIDDEN = _UNUSED | {"data", "task"}
 class PretrainConfig(TrainConfig):
     """Options of `bertaccum pretrain`.
 
-    The defaults of batch and rate are those of Devlin et al. 2019 for pretraining, of one tenth as
-    many examples.
+    The default batch and learning rate are those with which Devlin et al. 2019 pretrained BERT.
     """
 
     text: str | None = data_option(
         None,
-        "Texts to read: files or folders, separated by commas. Plain text, CSV, TSV, JSON Lines,"
-        " Parquet, each also as .gz, or a data folder of `bertaccum prepare`, whose train.tsv is"
+        "Texts to read: files or folders, separated by commas. Plain text, CSV, TSV or JSON Lines,"
+        " each also as .gz, Parquet, or a data folder of `bertaccum prepare`, whose train.tsv is"
         " read.",
         free=True,
     )

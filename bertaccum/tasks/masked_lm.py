@@ -80,7 +80,7 @@ class MaskedLM:
         return self.decoding
 
     def predictions(self, logits: np.ndarray) -> Iterable[dict[str, Any]]:
-        raise NotImplementedError("see `fill_masks`")
+        raise NotImplementedError("see `MaskFiller`")
 
     def mistakes(self, logits: np.ndarray, labels: np.ndarray, count: int) -> list[dict[str, Any]]:
         return []

@@ -14,7 +14,7 @@ import tf_keras
 from bertaccum.bert.precision import candidate_precisions, length_multiple
 from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.data import windows
-from bertaccum.data.corpus_store import open_corpus
+from bertaccum.data.corpus_store import cached_stores, open_corpus
 from bertaccum.data.masking import Masking, make_masking
 from bertaccum.data.run_inputs import RunInputs, tokenizations
 from bertaccum.data.token_store import TokenStore
@@ -206,10 +206,7 @@ def set_up(
     check_agreement(topology, config, inputs)
     if isinstance(config, PretrainConfig):
         watch.doing("reading data")
-        texts, _ = _open_corpus(config, inputs, progress)  # The planner measures windows of it.
-        if config.max_tokens is not None:
-            epochs = min(config.epochs, config.max_tokens / len(texts.token_ids))
-            config = dataclasses.replace(config, epochs=epochs)
+        config = _with_texts(config, inputs, progress)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
     batch = planned.require_plan()
@@ -260,6 +257,18 @@ def set_up(
     )
 
 
+def _with_texts(config: PretrainConfig, inputs: RunInputs, progress: Progress) -> PretrainConfig:
+    """Tokenize the texts, because the planner measures windows of them; apply `max_tokens`."""
+    assert inputs.corpus is not None
+    tokenization, (digest,) = tokenization_of(inputs.vocabulary, config), inputs.store_digests
+    packed = config.apart, config.dev_fraction
+    texts, _ = open_corpus(inputs.corpus, tokenization, progress, *packed, digest=digest)
+    if config.max_tokens is None:
+        return config
+    epochs = min(config.epochs, config.max_tokens / len(texts.token_ids))
+    return dataclasses.replace(config, epochs=epochs)
+
+
 def _open_stores(
     config: TrainConfig, inputs: RunInputs, task: Task, progress: Progress
 ) -> tuple[TokenStore, TokenStore, Masking | None]:
@@ -271,8 +280,8 @@ def _open_stores(
     multiple = length_multiple(config.precision)
     longest = inputs.source.encoder.max_position_embeddings
     if isinstance(config, PretrainConfig):
-        train_store, dev_store = _open_corpus(config, inputs, progress)
-        length, words = config.max_seq_length, config.whole_words
+        (digest,), length, words = inputs.store_digests, config.max_seq_length, config.whole_words
+        train_store, dev_store = cached_stores(digest, length, config.apart)
         masking = make_masking(inputs.vocabulary, length, whole_words=words)
         return train_store.padded_to(multiple, longest), masking.of_dev(dev_store), masking
     train_store, dev_store = (
@@ -282,16 +291,6 @@ def _open_stores(
         )
     )
     return train_store.padded_to(multiple, longest), dev_store, None
-
-
-def _open_corpus(
-    config: PretrainConfig, inputs: RunInputs, progress: Progress
-) -> tuple[TokenStore, TokenStore]:
-    """Return the sequences of the texts to pretrain on, and of those that are held back."""
-    assert inputs.corpus is not None
-    tokenization, (digest,) = tokenization_of(inputs.vocabulary, config), inputs.store_digests
-    packed = config.apart, config.dev_fraction
-    return open_corpus(inputs.corpus, tokenization, progress, *packed, digest=digest)
 
 
 def agree_on_plan(

@@ -37,9 +37,9 @@ class SplitText(str):
 def word_spans(text: str, borders: Collection[int] = ()) -> list[tuple[int, int]]:
     """Return the start and the end of each word of a text, in characters.
 
-    The words of a `SplitText` are known. In any other text, white space separates words, and
-    punctuation at the edge of what it separates is a word for each character, so that
-    `(U.S.-based)` has the words `(`, `U.S.-based` and `)`.
+    The words of a `SplitText` are known. Other texts are split at white space, and each character
+    of punctuation at the edge of such a part is a word of its own: `(U.S.-based)` has the words
+    `(`, `U.S.-based` and `)`.
 
     Args:
       borders: Positions at which words end as well.

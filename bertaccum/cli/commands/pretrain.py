@@ -5,28 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import click
-
 from bertaccum import api
-from bertaccum.cli.commands.train import follow
+from bertaccum.cli.commands.train import follow, resume_option
 from bertaccum.cli.config_file import config_option
 from bertaccum.cli.display.run_tables import print_summary
 from bertaccum.cli.display.view import View
-from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
+from bertaccum.cli.options import command, is_named, json_option, options, shown
 from bertaccum.cli.shared import print_result
-from bertaccum.options.commands import CHECKPOINTS
 from bertaccum.options.pretraining import HIDDEN, PretrainConfig
 
 
 @command()
 @config_option()
-@grouped_option(
-    "--resume",
-    group=CHECKPOINTS,
-    type=click.Path(),
-    metavar="RUN",
-    help="Resume this run from its last checkpoint, with the same options.",
-)
+@resume_option
 @options(PretrainConfig, HIDDEN)
 @json_option
 @shown

@@ -22,16 +22,18 @@ from bertaccum.options.commands import CHECKPOINTS, OPTIMIZATION, TrainConfig
 from bertaccum.runs.record import read_record
 from bertaccum.training import events
 
-
-@command()
-@config_option()
-@grouped_option(
+resume_option = grouped_option(
     "--resume",
     group=CHECKPOINTS,
     type=click.Path(),
     metavar="RUN",
     help="Resume this run from its last checkpoint, with the same options.",
 )
+
+
+@command()
+@config_option()
+@resume_option
 @options(TrainConfig)
 @grouped_option(
     "--seeds",
