@@ -15,7 +15,6 @@ import tensorflow as tf
 import tf_keras
 from official.nlp.tools.tf1_bert_checkpoint_converter_lib import BERT_V2_NAME_REPLACEMENTS
 
-from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.encoder_config import EncoderConfig, write_bert_config
 from bertaccum.bert.pretrained_weights import original_shape
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -101,7 +100,7 @@ def write_google_checkpoint(encoder: tf_keras.Model, prefix: Path) -> None:
     """Write the weights of an encoder in Google's format."""
     tensors = {}
     for variable in encoder.weights:
-        name = checkpoint_name(variable.name).removesuffix(":0")
+        name = variable.name.removesuffix(":0")
         for original, ours in reversed(BERT_V2_NAME_REPLACEMENTS):
             name = name.replace(ours, original) if ours else name
         tensors[name] = variable.numpy().reshape(original_shape(variable))

@@ -23,11 +23,14 @@ from urllib.parse import urlsplit
 
 import requests
 
-from bertaccum.bert.presets import PRESETS, VOCABULARY_MEMBER, WEIGHTS_MEMBER
-from bertaccum.errors import NO_SPACE, InputError, RunError, reason
+from bertaccum.bert.checkpoint_files import WEIGHT_FILES
+from bertaccum.bert.presets import PRESETS, RELATIVES, VOCABULARY_MEMBER, WEIGHTS_MEMBER
+from bertaccum.errors import NO_SPACE, ConfigError, InputError, RunError, reason
 from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_cached, seal
 from bertaccum.system.files import check_unpacked, sha256
+from bertaccum.system.hub import snapshot
+from bertaccum.system.hub_names import Repository
 from bertaccum.system.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -75,7 +78,7 @@ def has_preset(preset: str, progress: Progress) -> bool:
 
 
 def listed_presets() -> list[dict[str, Any]]:
-    """Return a record for each preset: its name, address, digests, dimensions and language.
+    """Return a record for each known model: its name, address, digests, dimensions and language.
 
     `parameters` excludes biases; `sha256` is empty if no digest was published.
     """
@@ -88,12 +91,22 @@ def listed_presets() -> list[dict[str, Any]]:
             "vocab_size": preset.encoder.vocab_size,
             "language": preset.language,
             "lower_case": preset.lower_case,
-            "cached": any(map(os.path.isdir, cache_paths(_folder_of(name)))),
-            "url": checkpoint_url(name),
+            "cached": _is_on_disk(name),
+            "url": checkpoint_url(name) if name in PRESETS else f"https://huggingface.co/{name}",
             "sha256": dict(preset.digests),
         }
-        for name, preset in PRESETS.items()
+        for name, preset in (PRESETS | RELATIVES).items()
     ]
+
+
+def _is_on_disk(name: str) -> bool:
+    if name in PRESETS:
+        return any(map(os.path.isdir, cache_paths(_folder_of(name))))
+    try:
+        snapshots = snapshot(Repository(name)).parent
+    except ConfigError:  # huggingface_hub is not installed.
+        return False
+    return any(path for file in WEIGHT_FILES for path in snapshots.glob(f"*/{file}"))
 
 
 def _folder_of(preset: str) -> Path:

@@ -1,4 +1,4 @@
-"""BERT's encoder: tf-models' `EncoderScaffold` with our embeddings and transformer layers."""
+"""The encoder of BERT and its relatives: embeddings, transformer layers and pooler."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import layers, networks
+from official.nlp.modeling import layers
 
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.layers import Activation, Initializer, LayerNorm, gelu, gelu_erf
-from bertaccum.bert.transformer_layer import EPSILON, OutputTokens, TransformerLayer
+from bertaccum.bert.layers import (
+    Activation,
+    Initializer,
+    LayerNorm,
+    Projection,
+    gelu,
+    gelu_erf,
+    rows_of,
+    sizes_of,
+)
+from bertaccum.bert.transformer_layer import OutputTokens, TransformerLayer
 from bertaccum.errors import ConfigError
 from bertaccum.system.phrases import counted
 
@@ -24,19 +33,21 @@ ACTIVATIONS: dict[str, Activation] = {
     "tanh": tf.tanh,
     "linear": tf.identity,
 }
+# Name of the pooler in an encoder.
+POOLER = "pooler_transform"
 # Dropout sites of a classifier. Masks depend on these numbers, so they must never change.
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 0, 1, 3
 
 
-def build_encoder(
-    config: EncoderConfig,
-    dropout: float = 0.0,
-    output_tokens: OutputTokens = "all",
-    initializer: Initializer | None = None,
-) -> networks.EncoderScaffold:
-    """Build a BERT encoder, from `encoder_inputs` to `sequence_output` and `pooled_output`.
+class Encoder(tf_keras.Model):
+    """An encoder that maps the result of `encoder_inputs` to hidden states.
+
+    Its outputs are `sequence_output` and `pooled_output`, [batch, hidden]. The layers have the same
+    place in checkpoints as in tf-models' `BertEncoder`.
 
     Args:
+      config: Dimensions.
+      dropout: Dropout rate.
       output_tokens: Tokens that the last layer computes and `sequence_output` contains: "all",
         [batch, length, hidden]; the "first" one, [batch, 1, hidden], which is all that the pooled
         output needs; or those at given "positions", [batch, count, hidden]. The positions are
@@ -44,14 +55,23 @@ def build_encoder(
       initializer: Function that returns an initializer of the kernels and embeddings; None for
         random weights, as `random_initializer` draws them.
     """
-    last = config.num_hidden_layers - 1
-    initializer = initializer or partial(random_initializer, config)
-    return without_autograph(networks.EncoderScaffold)(
-        pooled_output_dim=config.hidden_size,
-        pooler_layer_initializer=initializer(),
-        embedding_cls=_Embeddings(config, dropout, initializer, output_tokens == "positions"),
-        num_hidden_instances=config.num_hidden_layers,
-        hidden_cls=[
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        dropout: float = 0.0,
+        output_tokens: OutputTokens = "all",
+        initializer: Initializer | None = None,
+    ) -> None:
+        initializer = initializer or partial(random_initializer, config)
+        names = ["input_word_ids", "input_mask", "input_type_ids"]
+        names += ["output_positions"] if output_tokens == "positions" else []
+        inputs = [tf_keras.layers.Input([None], dtype=tf.int32, name=name) for name in names]
+        word_ids, padding_mask, segment_ids, *positions = inputs
+        hidden = _embeddings(config, dropout, initializer, word_ids, segment_ids)
+        mask = layers.SelfAttentionMask()(hidden, padding_mask)
+        last = config.num_hidden_layers - 1
+        hidden_layers = [
             TransformerLayer(
                 config,
                 dropout,
@@ -62,19 +82,70 @@ def build_encoder(
                 name=f"transformer/layer_{number}",
             )
             for number in range(config.num_hidden_layers)
-        ],
-        dict_outputs=True,
-        name="bert_encoder",
-    )
+        ]
+        for layer in hidden_layers:
+            hidden = layer([hidden, [mask, *positions] if positions else mask])
+        first, family = hidden[:, 0, :], config.family
+        if family.drops_first:
+            first = ExampleDropout(dropout, _head_site(config) + 1, config.mask_width)(first)
+        pooler = tf_keras.layers.Dense(
+            config.hidden_size,
+            activation=ACTIVATIONS[family.pooler],
+            kernel_initializer=initializer(),
+            name=POOLER,
+        )
+        outputs = {"sequence_output": hidden, "pooled_output": pooler(first)}
+        super().__init__(inputs, outputs, name="bert_encoder")
+        self.config, self.hidden_layers = config, hidden_layers
 
 
-def set_recompute(encoder: networks.EncoderScaffold, recompute: bool) -> None:
+def _embeddings(
+    config: EncoderConfig,
+    dropout: float,
+    initializer: Initializer,
+    word_ids: tf.Tensor,
+    segment_ids: tf.Tensor,
+) -> tf.Tensor:
+    """Return the embeddings [batch, length, hidden] of tokens, given as [batch, length]."""
+    width = config.embedding_width
+    words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(word_ids)
+    places = layers.PositionEmbedding(
+        config.max_position_embeddings, initializer(), name="position_embedding"
+    )(words)
+    parts = [words, places]
+    if types := config.type_vocab_size:
+        segments = layers.OnDeviceEmbedding(
+            types, width, initializer(), use_one_hot=True, name="type_embeddings"
+        )
+        parts.append(segments(segment_ids))
+    embeddings = tf_keras.layers.Add()(parts)
+    norm = LayerNorm(name="embeddings/layer_norm", epsilon=config.layer_norm_eps, dtype=tf.float32)
+    dropped = ExampleDropout(dropout, _EMBEDDING_SITE, config.mask_width, name="embeddings/dropout")
+    embeddings = dropped(norm(embeddings))
+    if config.embedding_size is None:
+        return embeddings
+    projection = Projection((config.hidden_size,), None, initializer(), name="embedding_projection")
+    batch, length, _ = sizes_of(embeddings)
+    return tf.reshape(projection(rows_of(embeddings)), [batch, length, config.hidden_size])
+
+
+def build_encoder(
+    config: EncoderConfig,
+    dropout: float = 0.0,
+    output_tokens: OutputTokens = "all",
+    initializer: Initializer | None = None,
+) -> Encoder:
+    """Build an `Encoder`."""
+    return without_autograph(Encoder)(config, dropout, output_tokens, initializer)
+
+
+def set_recompute(encoder: Encoder, recompute: bool) -> None:
     """Turn recomputation in transformer layers on or off for functions traced after this call."""
     for layer in encoder.hidden_layers:
         layer.recompute = recompute
 
 
-def freeze(encoder: networks.EncoderScaffold, train_layers: int | None, embeddings: bool) -> None:
+def freeze(encoder: Encoder, train_layers: int | None, embeddings: bool) -> None:
     """Exclude weights of an encoder from training.
 
     Args:
@@ -110,61 +181,11 @@ def without_autograph(build: Callable[..., Any]) -> Callable[..., Any]:
 
 def head_dropout(config: EncoderConfig, rate: float) -> ExampleDropout:
     """Return the dropout layer of a classifier's head."""
-    site = _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
-    return ExampleDropout(rate, site, config.mask_width)
+    return ExampleDropout(rate, _head_site(config), config.mask_width)
 
 
-def checkpoint_name(name: str) -> str:
-    """Return the name under which checkpoints store a variable.
-
-    Only the pooler's name differs: tf-models calls the pooler `cls_transform` in
-    `EncoderScaffold`, but `pooler_transform` in `BertEncoder` and its checkpoint converters. Our
-    checkpoints use the second name.
-    """
-    return name.replace("cls_transform", "pooler_transform")
-
-
-class _Embeddings:
-    """BERT's embeddings, in the form that `EncoderScaffold` accepts as `embedding_cls`.
-
-    This class is not a Keras layer. The layers that it creates therefore become layers of the
-    encoder itself, with the same place in checkpoints as in tf-models' `BertEncoder`.
-    """
-
-    def __init__(
-        self, config: EncoderConfig, dropout: float, initializer: Initializer, positions: bool
-    ) -> None:
-        self._config, self._dropout, self._initializer = config, dropout, initializer
-        names = ["input_word_ids", "input_mask", "input_type_ids"]
-        names += ["output_positions"] if positions else []
-        self.inputs = [
-            tf_keras.layers.Input(shape=(None,), dtype=tf.int32, name=name) for name in names
-        ]
-
-    def __call__(self, inputs: list[tf.Tensor]) -> tuple[tf.Tensor, Any]:
-        """Return embeddings [batch, length, hidden] and what the transformer layers get with them.
-
-        These are a mask [batch, length, length] and, if there are any, the positions.
-        """
-        word_ids, padding_mask, segment_ids, *positions = inputs
-        config, width, initializer = self._config, self._config.hidden_size, self._initializer
-        words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(
-            word_ids
-        )
-        places = layers.PositionEmbedding(
-            config.max_position_embeddings, initializer(), name="position_embedding"
-        )(words)
-        segments = layers.OnDeviceEmbedding(
-            config.type_vocab_size, width, initializer(), use_one_hot=True, name="type_embeddings"
-        )(segment_ids)
-        embeddings = tf_keras.layers.Add()([words, places, segments])
-        norm = LayerNorm(name="embeddings/layer_norm", epsilon=EPSILON, dtype=tf.float32)
-        dropout = ExampleDropout(
-            self._dropout, _EMBEDDING_SITE, config.mask_width, name="embeddings/dropout"
-        )
-        embeddings = dropout(norm(embeddings))
-        mask = layers.SelfAttentionMask()(embeddings, padding_mask)
-        return embeddings, [mask, *positions] if positions else mask
+def _head_site(config: EncoderConfig) -> int:
+    return _FIRST_LAYER_SITE + _SITES_OF_LAYER * config.num_hidden_layers
 
 
 class WordEmbedding(tf_keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""Dimensions of BERT encoders, and the file `bert_config.json` that contains them."""
+"""Dimensions of the encoders of BERT and its relatives, and the file that contains them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,43 @@ from bertaccum.system.files import json_text, read_object
 
 # As in Google's files, `gelu` means the tanh approximation that BERT was pretrained with.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
+BERT, DISTILBERT, ELECTRA = "bert", "distilbert", "electra"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What distinguishes BERT and its relatives.
+
+    Sources: Sanh et al. 2019, "DistilBERT, a distilled version of BERT"; Clark et al. 2020,
+    "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators"; and both models
+    in transformers for what the papers leave open.
+
+    Args:
+      title: Its name in messages.
+      pooler: Activation of the pooler, which in transformers is part of the head.
+      drops_first: Whether the input of the pooler has dropout.
+      drops_attended: Whether the output of attention has dropout.
+      masked_activation: Activation of the head for masked tokens; None for `hidden_act`.
+    """
+
+    title: str
+    pooler: str = "tanh"
+    drops_first: bool = False
+    drops_attended: bool = True
+    masked_activation: str | None = None
+
+
+# The families by their `model_type` in transformers.
+FAMILIES = {
+    BERT: Family("BERT"),
+    DISTILBERT: Family("DistilBERT", pooler="relu", drops_attended=False),
+    ELECTRA: Family("ELECTRA", "gelu_erf", drops_first=True, masked_activation="gelu_erf"),
+}
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The dimensions of a BERT encoder, under the names of Google's `bert_config.json`.
+    """The dimensions of an encoder, under the names of Google's `bert_config.json`.
 
     Dropout is not a field, because it belongs to the training recipe and not to the weights.
     """
@@ -30,6 +62,20 @@ class EncoderConfig:
     type_vocab_size: int = 2
     hidden_act: str = "gelu"
     initializer_range: float = 0.02
+    # Google's files do not contain the following fields.
+    embedding_size: int | None = None  # Width of the embeddings; None for `hidden_size`.
+    layer_norm_eps: float = 1e-12
+    model_type: str = BERT
+
+    @property
+    def family(self) -> Family:
+        """What distinguishes the encoder from those of other families."""
+        return FAMILIES[self.model_type]
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings, which are projected to `hidden_size` if it differs."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def parameters(self) -> int:
@@ -47,17 +93,25 @@ class EncoderConfig:
         embeddings = 0 if freeze or layers is not None else self._embeddings
         return embeddings + (count * layer + self.hidden_size) * self.hidden_size
 
+    def unusual(self) -> dict[str, Any]:
+        """Return the fields that Google's files do not contain, if they differ from its BERT."""
+        own = {name: getattr(self, name) for name in _OPTIONAL}
+        return {name: value for name, value in own.items() if value != _OPTIONAL[name]}
+
     @property
     def mask_width(self) -> int:
         """The largest possible size of an axis with dropout: hidden units or tokens."""
-        return max(self.hidden_size, self.max_position_embeddings)
+        return max(self.hidden_size, self.embedding_width, self.max_position_embeddings)
 
     @property
     def _embeddings(self) -> int:
         entries = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        return entries * self.hidden_size
+        projected = 0 if self.embedding_size is None else self.hidden_size
+        return (entries + projected) * self.embedding_width
 
 
+# Fields that files need not contain, with their defaults.
+_OPTIONAL = {"embedding_size": None, "layer_norm_eps": 1e-12, "model_type": BERT}
 # Tokens have this number of bits for their ID.
 ID_BITS = 19
 # Twenty times the size of BERT-Large. In a larger model, a dimension was probably mistyped.
@@ -76,11 +130,22 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
     known = {}
     for field in dataclasses.fields(EncoderConfig):
         if field.name not in values:
+            if field.name in _OPTIONAL:
+                continue
             raise InputError(
                 f"has no {field.name}", "use the file that came with the model", path=path
             )
-        known[field.name] = _checked(path, field.name, values[field.name], field.default)
+        # DistilBERT has no segment embeddings.
+        may_be = {"type_vocab_size": 0 if values.get("model_type") == DISTILBERT else 1}
+        value, none = values[field.name], may_be | _OPTIONAL
+        known[field.name] = (
+            value
+            if type(value) is not bool and value == none.get(field.name, ())
+            else _checked(path, field.name, value, field.default)
+        )
     config = EncoderConfig(**known)
+    if config.embedding_size == config.hidden_size:
+        config = dataclasses.replace(config, embedding_size=None)
     if config.num_hidden_layers > _MAX_LAYERS:
         raise InputError(
             f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",
@@ -110,19 +175,19 @@ def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
 
 
 def write_bert_config(path: Path, config: EncoderConfig) -> None:
-    """Write `config` as a `bert_config.json`, which Google's own code can also read."""
-    path.write_text(json_text(dataclasses.asdict(config)), encoding="utf-8")
+    """Write `config` as a `bert_config.json`, which Google's own code can read if it is a BERT."""
+    values = {n: v for n, v in dataclasses.asdict(config).items() if n not in _OPTIONAL}
+    path.write_text(json_text(values | config.unusual()), encoding="utf-8")
 
 
 def _checked(path: Path, name: str, value: Any, default: Any) -> Any:
     """Return `value`, or raise InputError unless it has the type of `default` and is valid."""
     if isinstance(default, str):
-        if value not in ACTIVATIONS:
-            raise InputError(
-                f"{name} is {value!r}", f"use one of {', '.join(ACTIVATIONS)}", path=path
-            )
+        known = ACTIVATIONS if name == "hidden_act" else tuple(FAMILIES)
+        if value not in known:
+            raise InputError(f"{name} is {value!r}", f"use one of {', '.join(known)}", path=path)
         return value
-    whole = isinstance(default, int)
+    whole = not isinstance(default, float)
     number = type(value) is int or (type(value) is float and not whole)
     if not number or not 0 < value <= 10_000_000:
         kind = "whole number" if whole else "number"

@@ -116,7 +116,7 @@ GOOGLE = CheckpointFormat(
     tensors=_tensors,
     tensor_key=lambda name: name,
     # The names in `run_classifier.py`.
-    head_keys=("output_weights", "output_bias"),
+    head_keys=(("output_weights", "output_bias"),),
     remedy="use the bert_config.json that came with the checkpoint",
     # The index contains checksums of all weights.
     identity_suffix=".index",

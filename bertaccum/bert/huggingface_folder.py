@@ -1,13 +1,13 @@
 """Model folders in Hugging Face's format: their configuration, labels and names of weights.
 
-Only BERT as published can be read; for any other model, an error names the key that differs.
+BERT and its relatives in `FAMILIES` can be read; for any other model, an error says what differs.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from bertaccum.bert.checkpoint_files import WEIGHT_FILES, WEIGHTS, refuse_folder
-from bertaccum.bert.encoder_config import EncoderConfig, checked_config
-from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead
+from bertaccum.bert.encoder_config import BERT, DISTILBERT, ELECTRA, EncoderConfig, checked_config
+from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.tensor_files import open_tensors, shards
 from bertaccum.bert.tokenization import Tokenization
@@ -31,17 +31,16 @@ from bertaccum.options.task_names import (
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_object
 
-# Prefix of the names of the tensors of a classifier's head.
-HEAD = "classifier."
-# Prefix of those of a head for masked tokens.
-MASKED = "cls."
-_CLASSIFIER, _TAGGER = "BertForSequenceClassification", "BertForTokenClassification"
-_ARCHITECTURES = {TOKEN_CLASSIFICATION: _TAGGER, MASKED_LM: "BertForMaskedLM"}
-_LAYER_NORM_EPSILON = 1e-12
+# Parts of the names of classes, after that of the family.
+_CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
+_ARCHITECTURES = {TOKEN_CLASSIFICATION: _TAGGER, MASKED_LM: "ForMaskedLM"}
 _MAX_LABELS = 1_000_000
 _NAMES = yaml.safe_load(
     files("bertaccum.bert").joinpath("huggingface_names.yaml").read_text("utf-8")
 )
+_FAMILIES: dict[str, dict[str, Any]] = _NAMES["families"]
+# Beginnings of the names of weights in the encoders of all families.
+_IN_ENCODER = ("embeddings", "encoder.", "transformer.", "pooler.")
 # Keys that change what the model computes, with their values for BERT as published.
 _USUAL: dict[str, Any] = {
     "position_embedding_type": "absolute",
@@ -52,11 +51,15 @@ _USUAL: dict[str, Any] = {
 CONFIG = "config.json"
 
 
-def _is_in(folder: Path, prefix: str) -> bool:
-    """Return whether a folder has files in Hugging Face's format and no Google checkpoint."""
+def _is_in(model_type: str, folder: Path, prefix: str) -> bool:
+    """Return whether a folder has files of a family in Hugging Face's format, and no Google's."""
     if (folder / f"{prefix}.index").is_file():
         return False
-    return any((folder / name).is_file() for name in (CONFIG, *WEIGHT_FILES))
+    if not any((folder / name).is_file() for name in (CONFIG, *WEIGHT_FILES)):
+        return False
+    path = folder / CONFIG
+    named = _model_type(read_object(path)) if path.is_file() else BERT
+    return (named if named in _FAMILIES else BERT) == model_type
 
 
 def _check(folder: Path, _prefix: str, _has_dimensions: bool) -> None:
@@ -98,40 +101,50 @@ def other_model(name: str) -> tuple[str, str] | None:
     return tuple(known[max(kinds, key=len)]) if kinds else None
 
 
+def _model_type(values: dict[str, Any]) -> str:
+    named = values.get("model_type", BERT)  # Early files have no model_type.
+    return named if isinstance(named, str) else str(named)
+
+
 def read_huggingface_config(path: Path) -> EncoderConfig:
     """Return the encoder's dimensions from a `config.json`.
 
-    Missing keys have the values of BERT-Base, as in transformers.
+    Missing keys have the default values of transformers.
     """
     values = read_object(path)
-    named = values.get("model_type", "bert")  # Early files have no model_type.
-    if named != "bert":
-        other = _NAMES["other_models"].get(named) if isinstance(named, str) else None
-        name, instead = other or (named, "a model with model_type bert")
+    named = _model_type(values)
+    if named not in _FAMILIES:
+        other = _NAMES["other_models"].get(named)
+        name, instead = other or (named, f"a model with model_type {', '.join(_FAMILIES)}")
         raise InputError(
             f"describes a {name} model, whose layers differ from BERT's",
             f"use {instead}",
             path=path,
         )
-    for key, usual in {**_USUAL, "layer_norm_eps": _LAYER_NORM_EPSILON}.items():
+    for key, usual in _USUAL.items():
         value = values.get(key, usual)
-        if value != usual and not _is_close(value, usual):
+        if value != usual:
             raise InputError(
                 f"{key} is {value!r}, expected {usual!r}", "use another model", path=path
             )
+    family = _FAMILIES[named]
+    known = {name: value for name, value in values.items() if name not in family["ignored"]}
+    known |= {ours: values[theirs] for ours, theirs in family["keys"].items() if theirs in values}
     base = dataclasses.asdict(PRESET_CONFIGS["bert-base"]) | {"hidden_act": "gelu"}
-    return checked_config(base | values | {"hidden_act": _our_activation(values, path)}, path)
+    merged = base | family["defaults"] | known | {"model_type": named}
+    return checked_config(merged | {"hidden_act": _our_activation(merged, path)}, path)
 
 
-def _read_head(path: Path) -> FineTunedHead:
+def _read_head(model_type: str, path: Path) -> FineTunedHead:
     """Return what a `config.json` says about the head of a classifier."""
     values = read_object(path)
-    architectures = values.get("architectures") or [_CLASSIFIER]
-    tags = isinstance(architectures, list) and _TAGGER in architectures
-    if not isinstance(architectures, list) or (_CLASSIFIER not in architectures and not tags):
+    classifier, tagger = (_FAMILIES[model_type]["classes"] + of for of in (_CLASSIFIER, _TAGGER))
+    architectures = values.get("architectures") or [classifier]
+    tags = isinstance(architectures, list) and tagger in architectures
+    if not isinstance(architectures, list) or (classifier not in architectures and not tags):
         raise InputError(
             f"its architectures {architectures} have no head for texts or tags",
-            f"omit `keep_head`, or use a {_CLASSIFIER} or a {_TAGGER}",
+            f"omit `keep_head`, or use a {classifier} or a {tagger}",
             path=path,
         )
     # Without an `id2label`, transformers numbers the labels; by default, there are two.
@@ -159,35 +172,48 @@ def _our_activation(values: dict[str, Any], path: Path) -> str:
     )
 
 
-def _is_close(value: Any, other: Any) -> bool:
-    return all(type(v) is float for v in (value, other)) and math.isclose(
-        value, other, rel_tol=1e-3
-    )
-
-
-def tensor_key(name: str) -> str:
-    """Return the name of a weight in Hugging Face's files, without the prefix `bert.`."""
-    for ours, theirs in _NAMES["weights"]:
+def tensor_key(name: str, model_type: str = BERT) -> str:
+    """Return the name of a weight in Hugging Face's files, without a prefix such as `bert.`."""
+    for ours, theirs in [*_NAMES["weights"], *_FAMILIES[model_type]["weights"]]:
         name = name.replace(ours, theirs)
     return name
 
 
-HUGGINGFACE = CheckpointFormat(
-    is_in=_is_in,
-    check=_check,
-    weights=_weights,
-    encoder=lambda folder: read_huggingface_config(folder / CONFIG),
-    head=lambda folder: _read_head(folder / CONFIG),
-    tensors=open_tensors,
-    shards=shards,
-    tensor_key=tensor_key,
-    head_keys=(f"{HEAD}weight", f"{HEAD}bias"),
-    remedy="use the config.json that came with the weights",
-    vocabularies=(TOKENIZER,),
-    pooler="pooler.dense.",
-    transposed=True,
-    of_transformers=True,
-)
+def tensor_name(name: str, model_type: str, pooled: bool) -> str:
+    """Return the whole name of a weight in Hugging Face's files.
+
+    Args:
+      pooled: Whether the model has a pooler. Without it, the heads of all families have the same
+        names.
+    """
+    if not pooled and name.startswith(HEAD_LAYER):
+        return tensor_key(name)
+    key = tensor_key(name, model_type)
+    return f"{model_type}.{key}" if key.startswith(_IN_ENCODER) else key
+
+
+def _format(model_type: str) -> CheckpointFormat:
+    """Return the format of a family's checkpoints."""
+    kernels = (tensor_key(f"{HEAD_LAYER}/logits/kernel", named) for named in (model_type, BERT))
+    return CheckpointFormat(
+        is_in=partial(_is_in, model_type),
+        check=_check,
+        weights=_weights,
+        encoder=lambda folder: read_huggingface_config(folder / CONFIG),
+        head=lambda folder: _read_head(model_type, folder / CONFIG),
+        tensors=open_tensors,
+        shards=shards,
+        tensor_key=partial(tensor_key, model_type=model_type),
+        head_keys=tuple((key, key.replace("weight", "bias")) for key in kernels),
+        remedy="use the config.json that came with the weights",
+        vocabularies=(TOKENIZER,),
+        pooler=tensor_key("pooler_transform/", model_type),
+        transposed=True,
+        of_transformers=True,
+    )
+
+
+HUGGINGFACE, *RELATIVES = map(_format, (BERT, DISTILBERT, ELECTRA))
 
 
 def write_description(
@@ -211,15 +237,15 @@ def write_description(
     }
     if task in PROBLEM_TYPES and task != TOKEN_CLASSIFICATION:
         labels = {"problem_type": PROBLEM_TYPES[task], **labels}
-    config = {
-        "architectures": [_ARCHITECTURES.get(task, _CLASSIFIER)],
-        "model_type": "bert",
-        **dataclasses.asdict(encoder),
+    family = _FAMILIES[encoder.model_type]
+    values = dataclasses.asdict(encoder) | {
+        "embedding_size": encoder.embedding_width,
         "hidden_act": _NAMES["activations"][encoder.hidden_act][0],
-        "layer_norm_eps": _LAYER_NORM_EPSILON,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-        "classifier_dropout": dropout,
+    }
+    config = {
+        "architectures": [family["classes"] + _ARCHITECTURES.get(task, _CLASSIFIER)],
+        **{family["keys"].get(k, k): v for k, v in values.items() if k not in family["ignored"]},
+        **dict.fromkeys(family["dropouts"], dropout),
         **_USUAL,
         "pad_token_id": tokenization.vocabulary.entries.index("[PAD]"),
         **({} if task == MASKED_LM else labels),
@@ -227,7 +253,9 @@ def write_description(
     }
     write_text(folder / CONFIG, json_text(config))
     # A pipeline for masked tokens must find [MASK] in texts.
-    more = {"split_special_tokens": False} if task == MASKED_LM else {}
+    more: dict[str, Any] = {"split_special_tokens": False} if task == MASKED_LM else {}
+    if not encoder.type_vocab_size:
+        more["model_input_names"] = ["input_ids", "attention_mask"]
     write_tokenizer(
         folder,
         tokenization.vocabulary,

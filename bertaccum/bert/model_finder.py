@@ -11,7 +11,7 @@ from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.hub_checkpoint import fetch_checkpoint, fetch_config, is_downloaded
-from bertaccum.bert.huggingface_folder import CONFIG, HUGGINGFACE
+from bertaccum.bert.huggingface_folder import CONFIG, HUGGINGFACE, RELATIVES
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
@@ -28,7 +28,7 @@ from bertaccum.system.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
 # Formats of checkpoints, in order of precedence.
-FORMATS = (HUGGINGFACE, GOOGLE)
+FORMATS = (HUGGINGFACE, *RELATIVES, GOOGLE)
 
 
 @dataclass(frozen=True)

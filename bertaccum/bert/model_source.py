@@ -24,6 +24,8 @@ class LazyTensor:
 
 
 RUN_PREFIX = "model.ckpt"
+# Name of the head in a classifier.
+HEAD_LAYER = "sentence_prediction"
 # The value of `init_checkpoint` for random weights.
 NO_CHECKPOINT = "none"
 
@@ -63,8 +65,8 @@ class CheckpointFormat:
     tensors: Callable[[Path], Mapping[str, LazyTensor]]
     # Returns the key in `tensors` of a weight of ours, given its name in checkpoints.
     tensor_key: Callable[[str], str]
-    # Keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
-    head_keys: tuple[str, str]
+    # Possible keys of the kernel [outputs, hidden] and the bias [outputs] of a head.
+    head_keys: tuple[tuple[str, str], ...]
     remedy: str  # Advice if the tensors do not fit the dimensions.
     # Suffix that turns the path of the weights into that of a file whose contents identify them.
     identity_suffix: str = ""

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import networks
 
 from bertaccum.bert.checkpoint_files import RELEASED_PREFIX, WEIGHTS
-from bertaccum.bert.encoder import checkpoint_name
+from bertaccum.bert.encoder import POOLER, Encoder
 from bertaccum.bert.google_checkpoint import google_name
-from bertaccum.bert.huggingface_folder import CONFIG, HEAD, MASKED, tensor_key
+from bertaccum.bert.huggingface_folder import CONFIG, tensor_key, tensor_name
 from bertaccum.bert.in_place import assign_in_place, check_finite
-from bertaccum.bert.model_source import CheckpointFormat, LazyTensor
-from bertaccum.bert.tensor_files import PREFIX, safetensors
+from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, LazyTensor
+from bertaccum.bert.tensor_files import safetensors
 from bertaccum.errors import InputError, reason
 from bertaccum.system.phrases import listed
 
@@ -27,9 +26,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 _NAMED = 5
 
 
-def load_encoder(
-    encoder: networks.EncoderScaffold, form: CheckpointFormat, checkpoint: Path
-) -> None:
+def load_encoder(encoder: Encoder, form: CheckpointFormat, checkpoint: Path) -> None:
     """Load pretrained weights into `encoder`; raise InputError if one is missing or misfits.
 
     Tensors that the encoder does not have, such as `cls/…` and `classifier.…`, are ignored. If the
@@ -68,9 +65,11 @@ def _load(
 def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
     """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head."""
     tensors = form.tensors(checkpoint)
-    missing = [f"{key} is missing" for key in form.head_keys if key not in tensors]
+    known = (keys for keys in form.head_keys if {*keys} & {*tensors})
+    keys = next(known, form.head_keys[0])
+    missing = [f"{key} is missing" for key in keys if key not in tensors]
     _refuse_misfit(missing, "omit `keep_head`", checkpoint)
-    return [np.asarray(_usable(tensors, key, checkpoint)) for key in form.head_keys]
+    return [np.asarray(_usable(tensors, key, checkpoint)) for key in keys]
 
 
 def _usable(tensors: Mapping[str, LazyTensor], key: str, path: Path) -> Any:
@@ -106,7 +105,7 @@ def _refuse_misfit(problems: list[str], hint: str, path: Path) -> None:
 
 def weight_name(weight: tf.Variable) -> str:
     """Return the name of a weight in checkpoints, such as pooler_transform/kernel."""
-    return checkpoint_name(weight.name).removesuffix(":0")
+    return str(weight.name).removesuffix(":0")
 
 
 def is_kernel(weight: tf.Variable) -> bool:
@@ -127,18 +126,24 @@ def original_shape(weight: tf.Variable) -> list[int]:
 
 
 def _named_arrays(
-    model: tf_keras.Model, pooler: bool = True
+    model: tf_keras.Model, factor: float, offset: float, pooler: bool = True
 ) -> Iterator[tuple[str, np.ndarray, bool]]:
     """Yield a model's weights in the shapes of the original code.
 
+    The logits of these weights are those of `model` times `factor` plus `offset`.
+
     Yields:
-      The name in Hugging Face's files, the weight, and whether it is a kernel, which Hugging Face
+      The name in checkpoints, the weight, and whether it is a kernel, which Hugging Face
       transposes.
     """
     for weight in model.weights:
-        if pooler or "cls_transform" not in weight.name:
-            flat = weight.numpy().reshape(original_shape(weight))
-            yield tensor_key(weight_name(weight)), flat, is_kernel(weight)
+        if pooler or POOLER not in weight.name:
+            name, flat = weight_name(weight), weight.numpy().reshape(original_shape(weight))
+            if name.startswith(HEAD_LAYER):
+                flat = flat * np.float32(factor)
+            if name == f"{HEAD_LAYER}/logits/bias":
+                flat = flat + np.float32(offset)
+            yield name, flat, is_kernel(weight)
 
 
 def save_google(
@@ -149,14 +154,11 @@ def save_google(
     `factor` and `offset` are those of `save_huggingface`.
     """
     tensors = {}
-    for name, flat, _ in _named_arrays(model):
-        if name.startswith(HEAD):
-            kernel = name.endswith("weight")
-            key = "output_weights" if kernel else "output_bias"
-            flat = (flat.T if kernel else flat) * np.float32(factor)
-            tensors[key] = flat if kernel else flat + np.float32(offset)
+    for name, flat, kernel in _named_arrays(model, factor, offset):
+        if name.startswith(HEAD_LAYER):
+            tensors["output_weights" if kernel else "output_bias"] = flat.T if kernel else flat
         else:
-            tensors[google_name(name)] = flat
+            tensors[google_name(tensor_key(name))] = flat
     names = sorted(tensors)
     tf.raw_ops.SaveV2(
         prefix=str(folder / RELEASED_PREFIX),
@@ -178,15 +180,11 @@ def save_huggingface(
     The logits of the written model are those of `model` times `factor` plus `offset`. A model of
     tags or masked tokens has no `pooler`.
     """
-    tensors = {}
-    for name, flat, kernel in _named_arrays(model, pooler):
-        key = name if name.startswith((HEAD, MASKED)) else PREFIX + name
-        if name.startswith(HEAD):
-            flat = flat * np.float32(factor)
-        if name == f"{HEAD}bias":
-            flat = flat + np.float32(offset)
+    model_type, tensors = model.checkpoint_items["encoder"].config.model_type, {}
+    for name, flat, kernel in _named_arrays(model, factor, offset, pooler):
         # safetensors writes an array in the order of its memory, which is wrong for a transpose.
-        tensors[key] = np.ascontiguousarray(flat.T if kernel else flat)
+        array = np.ascontiguousarray(flat.T if kernel else flat)
+        tensors[tensor_name(name, model_type, pooler)] = array
     path = folder / WEIGHTS
     # transformers requires this metadata: names and shapes follow PyTorch's conventions.
     try:

@@ -20,14 +20,14 @@ from bertaccum.bert.torch_file import open_torch_file
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.files import read_object
 
-# Prefix of the encoder's tensor names in a file with a head.
-PREFIX = "bert."
+# Name of the encoder of any family in a file with a head.
+_ENCODER = r"(?:(?:distil)?bert|electra)[.]"
 # Parts of names that stand for no layer.
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _EMBEDDINGS = "embeddings.word_embeddings.weight"
-# Prefixes of the names of the encoder: anything with `bert.` at its end, or such words.
+# Prefixes of the names of the encoder: anything with its name at the end, or such words.
 _BEFORE_ENCODER = re.compile(
-    r"(?:\w+[.])*bert[.]"
+    rf"(?:\w+[.])*{_ENCODER}"
     r"|(?:(?:module|model|network|net|backbone|encoder|auto_model|checkpoint|(?:model_)?state_dict|\d+)[.])*"
 )
 
@@ -96,7 +96,7 @@ def plain_names(names: Iterable[str]) -> dict[str, str]:
     if len(prefixes) != 1 or not _BEFORE_ENCODER.fullmatch(prefixes[0]):
         return plain
     # The head of a classifier is beside its encoder.
-    encoder, around = prefixes[0], prefixes[0].removesuffix("bert.")
+    encoder, around = prefixes[0], re.sub(f"{_ENCODER}$", "", prefixes[0])
     return {name: _without(short, encoder, around) for name, short in plain.items()}
 
 
@@ -111,7 +111,7 @@ def _without(name: str, *prefixes: str) -> str:
 
 def _current_name(name: str) -> str:
     """Return a tensor's current name; the first releases used TensorFlow's layer norm names."""
-    name = name.removeprefix(PREFIX).replace("LayerNorm.gamma", "LayerNorm.weight")
+    name = re.sub(f"^{_ENCODER}", "", name).replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 

@@ -133,8 +133,6 @@ class SelfAttention(tf_keras.layers.Layer):
         return self._output_dense(tf.reshape(attended, [-1, math.prod(self._heads)]), training)
 
 
-# Added to variances, as in BERT's original code.
-EPSILON = 1e-12
 # Tokens whose hidden states a layer returns: all, the first one of each example, or those at given
 # positions.
 OutputTokens: TypeAlias = Literal["all", "first", "positions"]
@@ -171,21 +169,21 @@ class TransformerLayer(tf_keras.layers.Layer):
         self.recompute = False
         self._output_tokens, self._activation = output_tokens, activation
 
-        def dropout_at(site: int) -> ExampleDropout:
-            return ExampleDropout(dropout, first_site + site, config.mask_width)
+        def dropout_at(site: int, rate: float = dropout) -> ExampleDropout:
+            return ExampleDropout(rate, first_site + site, config.mask_width)
 
         def projection(name: str, width: int) -> layers.Projection:
             return layers.Projection((width,), None, initializer(), name=name)
 
         def norm(name: str) -> layers.LayerNorm:
             # Normalization always runs in float32, for numerical stability.
-            return layers.LayerNorm(name=name, epsilon=EPSILON, dtype=tf.float32)
+            return layers.LayerNorm(name=name, epsilon=config.layer_norm_eps, dtype=tf.float32)
 
         sizes = config.hidden_size, config.num_attention_heads
         self._attention_layer = SelfAttention(
             *sizes, dropout_at(0), initializer, name="self_attention"
         )
-        self._attention_dropout = dropout_at(1)
+        self._attention_dropout = dropout_at(1, dropout if config.family.drops_attended else 0.0)
         self._attention_layer_norm = norm("self_attention_layer_norm")
         self._intermediate_dense = projection("intermediate", config.intermediate_size)
         self._output_dense = projection("output", config.hidden_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.tensor_files import safetensors
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.push import check_push
@@ -78,6 +79,8 @@ def check_export(config: commands.ExportConfig) -> None:
             f"`format` {config.format} is for classifiers, but {config.run} was pretrained",
             f"use `format` {' or '.join(_OF_PROGRAMS)}",
         )
+    if config.format == commands.GOOGLE:
+        _check_google(RunPaths(Path(config.run)).best_checkpoint())
     if config.push is not None:
         check_push(config)
     elif config.private:
@@ -90,6 +93,16 @@ def check_export(config: commands.ExportConfig) -> None:
     if config.format == commands.HUGGINGFACE:
         safetensors()
     run.best_checkpoint()
+
+
+def _check_google(best: Path) -> None:
+    """Raise ConfigError if Google's code would compute something else than the model."""
+    if unusual := read_bert_config(best / "bert_config.json").unusual():
+        differences = ", ".join(f"{name} {value}" for name, value in unusual.items())
+        raise ConfigError(
+            f"`format` {commands.GOOGLE} is for BERT as published, but the run has {differences}",
+            f"use `format` {commands.HUGGINGFACE}",
+        )
 
 
 def _check_windows(config: commands.ExportConfig, windows: int) -> None:

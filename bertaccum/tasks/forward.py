@@ -15,6 +15,7 @@ import tf_keras
 from official.nlp.modeling import models
 
 from bertaccum.bert.dropout import dropout_masks, present_masks
+from bertaccum.bert.model_source import HEAD_LAYER
 from bertaccum.bert.packed_tokens import (
     PaddedTexts,
     first_positions,
@@ -28,8 +29,6 @@ from bertaccum.tasks.masked_model import MaskedLanguageModel
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
 
-# Name of the head in a classifier.
-HEAD_LAYER = "sentence_prediction"
 Support: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # Functions of the pooled outputs [passages, hidden], of the text's index for each of them, and of
 # the number of texts.

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import models, networks
+from official.nlp.modeling import models
 
 from bertaccum.bert import encoder as bert_encoder
 from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.in_place import check_finite
+from bertaccum.bert.model_source import HEAD_LAYER
 from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.errors import InputError, reason
 from bertaccum.options.commands import StepConfig
-from bertaccum.tasks.forward import HEAD_LAYER, Tagger
+from bertaccum.tasks.forward import Tagger
 from bertaccum.tasks.masked_model import build_masked_model
 
 
@@ -27,7 +28,7 @@ def output_tokens(config: StepConfig) -> OutputTokens:
 
 def build_task_model(
     config: StepConfig,
-    encoder: networks.EncoderScaffold,
+    encoder: bert_encoder.Encoder,
     dimensions: EncoderConfig,
     outputs: int,
     dropout: float = 0.0,
@@ -47,7 +48,7 @@ def build_task_model(
 
 
 def build_classifier(
-    encoder: networks.EncoderScaffold,
+    encoder: bert_encoder.Encoder,
     config: EncoderConfig,
     outputs: int,
     dropout: float = 0.0,
@@ -71,7 +72,7 @@ def build_classifier(
 
 
 def build_tagger(
-    encoder: networks.EncoderScaffold,
+    encoder: bert_encoder.Encoder,
     config: EncoderConfig,
     outputs: int,
     dropout: float = 0.0,
@@ -79,7 +80,7 @@ def build_tagger(
 ) -> Tagger:
     """Build a model with a head on the output of each token, as `build_classifier` does."""
     initialize = initializer or partial(bert_encoder.random_initializer, config)
-    encoder.get_layer("cls_transform").trainable = False  # No output depends on the pooler.
+    encoder.get_layer(bert_encoder.POOLER).trainable = False  # No output depends on the pooler.
     return bert_encoder.without_autograph(Tagger)(
         encoder, Head(config, outputs, dropout, None, initialize)
     )
@@ -138,7 +139,7 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         what = f"cannot be loaded ({reason(error)})"
         raise InputError(what, "train the model again", path=path) from None
     for weight in model.weights:
-        check_finite(weight, bert_encoder.checkpoint_name(weight.name).removesuffix(":0"), path)
+        check_finite(weight, weight.name.removesuffix(":0"), path)
 
 
 def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:

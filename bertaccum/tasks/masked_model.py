@@ -7,14 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from official.nlp.modeling import networks
 
 from bertaccum.bert import encoder as bert_encoder
 from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
-from bertaccum.bert.layers import LayerNorm, Projection, rows_of
+from bertaccum.bert.layers import LayerNorm, Projection, rows_of, sizes_of
 from bertaccum.bert.packed_tokens import PaddedTexts, inputs_of_padded, inputs_of_tokens
-from bertaccum.bert.transformer_layer import EPSILON
 
 # Name of the head, as in Google's checkpoints.
 MASKED_HEAD = "cls/predictions"
@@ -28,7 +26,7 @@ class VocabularyHead(tf_keras.layers.Layer):
     words, and both uses contribute to its gradient.
 
     Args:
-      table: Returns the word embeddings [entries, hidden].
+      table: Returns the word embeddings [entries, width].
     """
 
     def __init__(
@@ -36,9 +34,12 @@ class VocabularyHead(tf_keras.layers.Layer):
     ) -> None:
         super().__init__(name=MASKED_HEAD)
         self._table, self._entries = table, config.vocab_size
-        self._activation = bert_encoder.ACTIVATIONS[config.hidden_act]
-        self.dense = Projection((config.hidden_size,), None, initialize(), name="transform/dense")
-        self.norm = LayerNorm(name="transform/LayerNorm", epsilon=EPSILON, dtype=tf.float32)
+        self._activation = bert_encoder.ACTIVATIONS[
+            config.family.masked_activation or config.hidden_act
+        ]
+        width, epsilon = config.embedding_width, config.layer_norm_eps
+        self.dense = Projection((width,), None, initialize(), name="transform/dense")
+        self.norm = LayerNorm(name="transform/LayerNorm", epsilon=epsilon, dtype=tf.float32)
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Create the bias of the logits."""
@@ -46,16 +47,17 @@ class VocabularyHead(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, outputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Return vectors [batch, positions, hidden] for outputs of the encoder of this shape."""
+        """Return vectors [batch, positions, width] for outputs [batch, positions, hidden]."""
         rows = self.dense(rows_of(outputs), training, self._activation)
-        return tf.reshape(self.norm(rows), tf.shape(outputs))
+        batch, positions, _ = sizes_of(outputs)
+        return tf.reshape(self.norm(rows), [batch, positions, rows.shape[-1]])
 
     def logits(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Return the logits [rows, entries] float32 of vectors [rows, hidden]."""
+        """Return the logits [rows, entries] float32 of vectors [rows, width]."""
         return _logits(*self._factors(vectors))
 
     def losses(self, vectors: tf.Tensor, entries: tf.Tensor) -> tf.Tensor:
-        """Return the losses [rows] float32 of vectors [rows, hidden] for entries [rows]."""
+        """Return the losses [rows] float32 of vectors [rows, width] for entries [rows]."""
         return _losses(*self._factors(vectors), entries)
 
     def _factors(self, vectors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -64,11 +66,11 @@ class VocabularyHead(tf_keras.layers.Layer):
 
 
 class MaskedLanguageModel(tf_keras.Model):
-    """A model that maps the result of `encoder_inputs` to vectors [batch, positions, hidden]."""
+    """A model that maps the result of `encoder_inputs` to vectors [batch, positions, width]."""
 
     def __init__(
         self,
-        encoder: networks.EncoderScaffold,
+        encoder: bert_encoder.Encoder,
         config: EncoderConfig,
         initializer: Initializer | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class MaskedLanguageModel(tf_keras.Model):
         words = encoder.get_layer("word_embeddings")
         # A function, because an attribute that is a variable would be a weight of the head.
         head = VocabularyHead(config, lambda: words.embeddings, initialize)
-        encoder.get_layer("cls_transform").trainable = False  # No output depends on the pooler.
+        encoder.get_layer(bert_encoder.POOLER).trainable = False  # No output depends on the pooler.
         outputs = head(encoder(encoder.inputs)["sequence_output"])
         super().__init__(inputs=encoder.inputs, outputs=outputs)
 
@@ -180,7 +182,7 @@ def _losses(
 
 
 def build_masked_model(
-    encoder: networks.EncoderScaffold, config: EncoderConfig, initializer: Initializer | None = None
+    encoder: bert_encoder.Encoder, config: EncoderConfig, initializer: Initializer | None = None
 ) -> MaskedLanguageModel:
     """Build a model with a head on the encoder's outputs at positions, as `build_tagger` does."""
     return bert_encoder.without_autograph(MaskedLanguageModel)(encoder, config, initializer)

@@ -18,7 +18,6 @@ from bertaccum import _tf_compat
 from bertaccum.accumulation.gradient_products import GradientProducts
 from bertaccum.accumulation.offload.host_memory import HostArray, HostTensor
 from bertaccum.accumulation.window import WindowOptimizer
-from bertaccum.bert.encoder import checkpoint_name
 from bertaccum.bert.in_place import assign_in_place, read_tensor
 from bertaccum.bert.model_source import RUN_PREFIX
 from bertaccum.distribution.collectives import sum_over_workers
@@ -191,7 +190,7 @@ def _state(
     )
     parts = tf.train.TrackableView(whole).descendants()
     kept = [part for part in parts if isinstance(part, tf.Variable | HostTensor)]
-    names = [re.sub("[^A-Za-z0-9]", "_", checkpoint_name(part.name)) for part in kept]
+    names = [re.sub("[^A-Za-z0-9]", "_", part.name) for part in kept]
     products = optimizer.observer
     kept += products.kept if isinstance(products, GradientProducts) else []
     names += _PRODUCTS[: len(kept) - len(names)]

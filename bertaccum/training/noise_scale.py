@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.accumulation.gradient_products import GradientProducts, weight_of_last
+from bertaccum.bert.model_source import HEAD_LAYER
 from bertaccum.data.windows import updates_per_epoch
-from bertaccum.tasks.forward import HEAD_LAYER
 
 _ALL = "all"
 # Weight of an update in the smoothed values, relative to the update after it.

@@ -16,7 +16,7 @@ from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
-from bertaccum.bert.model_source import CheckpointFormat, HeadMapping, ModelSource
+from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head, read_head
 from bertaccum.errors import InputError
@@ -24,7 +24,6 @@ from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
 from bertaccum.system.phrases import counted
-from bertaccum.tasks.forward import HEAD_LAYER
 from bertaccum.tasks.head import build_task_model, load_run, output_tokens
 
 

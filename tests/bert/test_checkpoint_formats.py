@@ -52,7 +52,7 @@ NPZ = CheckpointFormat(
     head=head,
     tensors=tensors,
     tensor_key=lambda name: f"model.{name.replace('/', '.')}",
-    head_keys=("model.out.kernel", "model.out.bias"),
+    head_keys=(("model.out.kernel", "model.out.bias"),),
     remedy="use the size.json of the same model",
     transposed=True,
 )

@@ -270,7 +270,7 @@ def test_missing_pooler_keeps_its_random_weights(folder: Path) -> None:
     rewrite(folder, lambda tensors: {n: t for n, t in tensors.items() if "pooler" not in n})
     assert not find(folder).has_pooler
     for one, other in zip(before.weights, loaded(folder).weights, strict=True):
-        drawn = "cls_transform" in one.name
+        drawn = "pooler_transform" in one.name
         assert np.array_equal(one, other) != drawn, one.name
         assert np.abs(other).max() < (0.05 if drawn else np.inf)
 
@@ -301,6 +301,11 @@ def test_missing_configuration_keys_default_to_bert_base(folder: Path) -> None:
     edit(folder / "config.json", lambda c: {k: c[k] for k in {*kept, "vocab_size"}})
     found = find(folder).encoder
     assert found == dataclasses.replace(SMALL, max_position_embeddings=512, hidden_act="gelu_erf")
+
+
+def test_keys_of_other_families_have_no_meaning(folder: Path) -> None:
+    set_to("config.json", embedding_size=7)(folder)
+    assert find(folder).encoder == SMALL
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -351,8 +356,13 @@ MISTAKES = {
     "roberta": (set_to("config.json", model_type="roberta"), "a RoBERTa model, .*; use bert-base-"),
     "activation": (set_to("config.json", hidden_act="silu"), "hidden_act is 'silu'; use a"),
     "no activation": (set_to("config.json", hidden_act=[]), r"hidden_act is \[\]; use a"),
-    "epsilon": (set_to("config.json", layer_norm_eps=1e-5), "layer_norm_eps is 1e-05, expected"),
+    "epsilon": (set_to("config.json", layer_norm_eps="1e-5"), "layer_norm_eps is '1e-5', not a"),
     "large epsilon": (set_to("config.json", layer_norm_eps=10**400), "layer_norm_eps is 1000"),
+    "distilbert": (set_to("config.json", model_type="distilbert"), "transformer.layer.0.* missing"),
+    "electra": (
+        set_to("config.json", model_type="electra"),
+        r"has shape \[9, 8\], expected \[9, 128\]",
+    ),
     "positions": (
         set_to("config.json", position_embedding_type="relative_key"),
         "config.json: position_embedding_type is 'relative_key', expected 'absolute'",

@@ -33,7 +33,7 @@ def outputs_and_gradients(encoder: tf_keras.Model, given: bool, compile: bool) -
             found = encoder(inputs(POSITIONS if given else None), training=True)["sequence_output"]
             found = found if given else tf.gather(found, POSITIONS, batch_dims=1)
             loss = tf.reduce_sum(tf.sin(3 * found))
-        weights = [w for w in encoder.trainable_variables if "cls_transform" not in w.name]
+        weights = [w for w in encoder.trainable_variables if "pooler_transform" not in w.name]
         return [found, *map(tf.convert_to_tensor, tape.gradient(loss, weights))]
 
     return [value.numpy() for value in run()]

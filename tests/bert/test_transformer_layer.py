@@ -15,7 +15,7 @@ import tf_keras
 from official.nlp.modeling import models, networks
 
 from bertaccum.bert.dropout import draw_masks, dropout_masks
-from bertaccum.bert.encoder import build_encoder, checkpoint_name, random_initializer, set_recompute
+from bertaccum.bert.encoder import build_encoder, random_initializer, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.layers import gelu
 from bertaccum.bert.packed_tokens import encoder_inputs
@@ -140,7 +140,7 @@ def test_checkpoint_names_match_tf_models(tmp_path: Path) -> None:
         optimizer.build(model.trainable_variables)
         whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
         parts = tf.train.TrackableView(whole).descendants()
-        return [checkpoint_name(part.name) for part in parts if isinstance(part, tf.Variable)]
+        return [part.name for part in parts if isinstance(part, tf.Variable)]
 
     def paths(model: tf_keras.Model, name: str) -> set[str]:
         tf.train.Checkpoint(model=model).write(str(tmp_path / name))

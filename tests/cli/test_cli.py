@@ -15,7 +15,7 @@ import yaml
 from simulated import Simulated
 from small import copied, write_small_model
 
-from bertaccum.bert.presets import PRESETS, closest_preset
+from bertaccum.bert.presets import PRESETS, RELATIVES, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli.program import cli, main
 from bertaccum.errors import BertAccumError
@@ -617,14 +617,23 @@ def test_misspelled_name_gets_the_closest_one(
 def test_models_lists_every_preset(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path))
     (tmp_path / "checkpoints" / "bert-mini").mkdir(parents=True)
+    relative = "google/electra-small-discriminator"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--google--electra-small-discriminator" / "snapshots" / "a"
+    snapshot.mkdir(parents=True)
+    (snapshot / "pytorch_model.bin").touch()
     records = [json.loads(line) for line in run("models", "--json").out.splitlines()]
-    assert [record["name"] for record in records] == list(PRESETS)
-    assert [record["name"] for record in records if record["cached"]] == ["bert-mini"]
+    assert [record["name"] for record in records] == [*PRESETS, *RELATIVES]
+    assert [r["name"] for r in records if r["cached"]] == ["bert-mini", relative]
     large = next(record for record in records if record["name"] == "bert-large")
     assert large["parameters"] == 334_819_328
     assert large["url"].endswith("/2018_10_18/uncased_L-24_H-1024_A-16.zip")
     table = run("models").out
-    assert all(name in table for name in PRESETS)
+    assert all(name in table for name in (*PRESETS, *RELATIVES))
+    small = next(record for record in records if record["name"] == relative)
+    # As Clark et al. 2020 say, about 14 million.
+    assert 13e6 < small["parameters"] < 14.5e6
+    assert (small["layers"], small["hidden_size"]) == (12, 256)
 
 
 def test_error_escapes_control_characters_of_a_file_name(run, trained: Path) -> None:

@@ -23,7 +23,7 @@ from bertaccum.training.recipe import build_model, make_optimizer, make_schedule
 from bertaccum.training.step import make_update
 
 UPDATES = 2
-HEAD = r"cls_transform|sentence_prediction"
+HEAD = r"pooler_transform|sentence_prediction"
 TRAINED = {
     (None, "embeddings"): rf"transformer/|{HEAD}",
     (1, "none"): rf"layer_1|{HEAD}",

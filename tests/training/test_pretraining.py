@@ -23,7 +23,6 @@ from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head
-from bertaccum.bert.transformer_layer import EPSILON
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.data.masking import Masking
 from bertaccum.data.token_store import TokenStore
@@ -87,7 +86,7 @@ def plain_losses(model: MaskedLanguageModel, window: TokenStore) -> tf.Tensor:
     dense, norm = head.dense, head.norm
     inner = tf.nn.gelu(chosen @ dense.kernel + dense.bias, approximate=True)
     mean, variance = tf.nn.moments(inner, [-1], keepdims=True)
-    vectors = tf.nn.batch_normalization(inner, mean, variance, norm.beta, norm.gamma, EPSILON)
+    vectors = tf.nn.batch_normalization(inner, mean, variance, norm.beta, norm.gamma, norm.epsilon)
     (table,) = (w for w in model.weights if "word_embeddings" in w.name)
     logits = vectors @ tf.transpose(table) + head.bias
     wanted = labels[rows, numbers, 1]
@@ -130,7 +129,7 @@ def test_same_updates_for_any_micro_batch(
     expected, losses = reference
     np.testing.assert_allclose(flat(model), expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose([r["loss"] for r in results], losses, rtol=1e-5)
-    assert not any("cls_transform" in w.name for w in model.trainable_variables)
+    assert not any("pooler_transform" in w.name for w in model.trainable_variables)
 
 
 def test_mean_of_each_micro_batch_would_be_another_update(sequences: TokenStore) -> None:

@@ -65,13 +65,15 @@ def models(as_json: bool) -> None:
 
     `--model` and `--init-checkpoint` select Google's models by their names. `train` checks
     a download with the MD5 digest that the server reports, and its files with their SHA-256 if it
-    is known. `--init-checkpoint OWNER/NAME` selects any BERT on the Hugging Face Hub.
+    is known. `--init-checkpoint OWNER/NAME` selects any BERT, DistilBERT or ELECTRA on the Hugging
+    Face Hub; some of them are in the list.
 
     \b
     Examples:
       bertaccum models
       bertaccum models --json
       bertaccum train --model bert-base-multilingual-cased
+      bertaccum train --init-checkpoint distilbert/distilbert-base-uncased
     """
     records = api.models()
     if as_json:

@@ -128,11 +128,16 @@ def _classes_in_splits(labels: Sequence[str], counts: Mapping[str, Any]) -> None
 
 def print_models(records: list[dict[str, Any]]) -> None:
     """Print the result of `bertaccum models`."""
-    head = ("name", "parameters", "weights", "language", "case", "SHA-256", "downloaded")
+    head = (
+        *("name", "parameters", "layers", "width"),
+        *("weights", "language", "case", "SHA-256", "downloaded"),
+    )
     rows = [
         [
             record["name"],
             f"{record['parameters'] / 1e6:,.1f} M",
+            str(record["layers"]),
+            str(record["hidden_size"]),
             f"{4 * record['parameters'] / 2**20:,.0f} MiB",
             record["language"],
             "lowercased" if record["lower_case"] else "cased",
