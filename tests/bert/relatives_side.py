@@ -26,6 +26,8 @@ def main(work: Path) -> None:
             answer_by_ours(folder, own)
             for head in HEADS:
                 make(folder, head, own)
+    for path in sorted(work.glob("shape_*.json")):
+        build(path, inputs)
     for path in sorted(work.glob("training_*.json")):
         train(path, json.loads(path.read_text()))
 
@@ -54,6 +56,20 @@ def make(like: Path, head: str, inputs: dict[str, torch.Tensor]) -> None:
     transformers.AutoTokenizer.from_pretrained(like).save_pretrained(folder)
     outputs = model(**inputs)
     np.savez(folder.with_suffix(".npz"), outputs=outputs[0])
+
+
+def build(path: Path, inputs: dict[str, torch.Tensor]) -> None:
+    """Save a classifier with the dimensions of a published model, and its logits."""
+    values = json.loads(path.read_text())
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    model.save_pretrained(path.with_suffix(""))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent / "ours_bert")
+    tokenizer.save_pretrained(path.with_suffix(""))
+    if config.model_type == "distilbert":
+        inputs = {name: value for name, value in inputs.items() if name != "token_type_ids"}
+    with torch.no_grad():
+        np.savez(path.with_suffix(".npz"), logits=model(**inputs).logits)
 
 
 def train(path: Path, job: dict[str, Any]) -> None:

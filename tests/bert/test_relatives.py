@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from small import scatter
 from test_huggingface_folder import NAMES, SMALL, WORDS, find, inputs, loaded, write
 
 import bertaccum
+from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import (
     DISTILBERT,
@@ -31,17 +33,36 @@ from bertaccum.bert.pretrained_weights import load_masked_head, read_head, save_
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.windows import window_rows
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.pretraining import train_config
 from bertaccum.options.task_names import CLASSIFICATION, MASKED_LM, TOKEN_CLASSIFICATION
-from bertaccum.tasks.head import build_task_model, output_tokens
+from bertaccum.tasks.head import build_classifier, build_task_model, output_tokens
 
 RELATIVES = {
     "distilbert": replace(SMALL, model_type=DISTILBERT, type_vocab_size=0, hidden_act="gelu_erf"),
     "electra": replace(SMALL, model_type=ELECTRA, embedding_size=4, hidden_act="gelu_erf"),
     "wide_electra": replace(SMALL, model_type=ELECTRA, hidden_act="relu", layer_norm_eps=0.1),
     "bert": replace(SMALL, layer_norm_eps=0.1, hidden_act="relu"),
+}
+
+
+# What the config.json of small models on the Hub says: MiniLM, TinyBERT, DistilBERT, ELECTRA.
+SHAPES: dict[str, dict[str, Any]] = {
+    "microsoft_MiniLM-L12-H384-uncased": {
+        "hidden_size": 384,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+    "huawei-noah_TinyBERT_General_4L_312D": {
+        "hidden_size": 312,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 12,
+        "intermediate_size": 1200,
+    },
+    "distilbert_distilbert-base-uncased": {"model_type": "distilbert"},
+    "google_electra-small-discriminator": {"model_type": "electra"},
 }
 
 
@@ -145,6 +166,9 @@ def from_transformers(transformers_python: Path, tmp_path_factory: pytest.TempPa
     token_ids, mask = inputs()
     given = {"input_ids": token_ids, "attention_mask": mask, "token_type_ids": token_ids % 2}
     np.savez(work / "inputs.npz", **given)
+    for name, shape in SHAPES.items():
+        config = {"model_type": "bert", "vocab_size": len(WORDS), **shape}
+        (work / f"shape_{name}.json").write_text(json.dumps(config))
     script = Path(__file__).with_name("relatives_side.py")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"HF_HUB_OFFLINE": "1"}
@@ -273,9 +297,18 @@ def trained_weights(work: Path, config: EncoderConfig, **options: Any) -> list[n
         dropout=0.3,
         learning_rate=1e-2,
         windows=2,
-        **options,
+        **({"micro_batch": 8} | options),
     )
     return load_trained(run).model.get_weights()
+
+
+def test_google_format_is_refused(tmp_path: Path) -> None:
+    trained_weights(tmp_path, RELATIVES["electra"], max_updates=0)
+    (run,) = tmp_path.glob("run-*")
+    with pytest.raises(
+        ConfigError, match="has embedding_size 4, model_type electra; "
+    ):
+        bertaccum.export(run=str(run), format="google", out=str(tmp_path / "export"))
 
 
 @pytest.mark.parametrize("name", ["distilbert", "electra"])
@@ -283,7 +316,40 @@ def trained_weights(work: Path, config: EncoderConfig, **options: Any) -> list[n
     "options", ["recomputed", pytest.param("compiled", marks=pytest.mark.slow)]
 )
 def test_updates_do_not_depend_on_the_cut(tmp_path: Path, name: str, options: str) -> None:
-    whole = trained_weights(tmp_path, RELATIVES[name], micro_batch=8)
+    whole = trained_weights(tmp_path, RELATIVES[name])
     other = trained_weights(tmp_path, RELATIVES[name], **OPTIONS[options])
     for one, two in zip(whole, other, strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_published_shapes_give_the_same_logits(from_transformers: Path, name: str) -> None:
+    folder = from_transformers / f"shape_{name}"
+    source = find(folder, keep_head=True)
+    encoder = build_encoder(source.encoder)
+    model = build_classifier(loaded(folder, encoder), source.encoder, 2)
+    assert source.format is not None and source.checkpoint is not None
+    kernel, bias = read_head(source.format, source.checkpoint)
+    model.layers[-1].set_weights([kernel.T, bias])
+    theirs = np.load(folder.with_suffix(".npz"))["logits"]
+    difference = np.abs(ours(source.encoder, model) - theirs).max()
+    print(f"{source.encoder.parameters:,} parameters, largest difference {difference:.1e}")
+    assert difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "sites"),
+    [
+        ("bert", range(8)),
+        # No dropout of the outputs of attention, which are sites 2 and 5.
+        ("distilbert", [0, 1, 3, 4, 6, 7]),
+        # Site 8 is before the pooler.
+        ("electra", range(9)),
+    ],
+)
+def test_dropout_is_where_transformers_has_it(name: str, sites: Sequence[int]) -> None:
+    config = RELATIVES[name]
+    model = build_classifier(build_encoder(config, 0.1), config, 2, 0.1)
+    found = [part for part in model.submodules if isinstance(part, ExampleDropout) and part.rate]
+    assert sorted(part.site for part in found) == list(sites)
