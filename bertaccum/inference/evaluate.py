@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
+from bertaccum.inference.tflite import Int8Predictor
 from bertaccum.inference.trained_model import TrainedModel, load_trained
-from bertaccum.options.commands import FITTED, HALF, EvalConfig
+from bertaccum.options.commands import FITTED, HALF, INT8, EvalConfig
 from bertaccum.options.fields import size_in_bytes
 from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
@@ -30,6 +33,9 @@ from bertaccum.tasks.task import Task
 from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
 from data_prep.tables.tsv import read_tsv
+
+# Number of texts whose predictions are timed, and of those before them.
+_TIMED, _WARM = 50, 5
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Predictions:
     logits: np.ndarray  # Logits [examples, outputs], in the order of the TSV.
     # Which window of each text decided, as `deciding_windows` returned it.
     windows: list[dict[str, int]]
+    speed: dict[str, float]  # Size and latency; empty unless requested.
 
 
 def predictions(
@@ -70,12 +77,29 @@ def predictions(
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:
         store = open_store(tsv, task, trained.tokenization, progress)
-    logits = Predictor(trained.model, config.batch).with_passages(store, progress)
+    predictor = (Int8Predictor if config.quantize == INT8 else Predictor)(
+        trained.model, config.batch
+    )
+    logits = predictor.with_passages(store, progress)
     windows = deciding_windows(task, store, logits)
+    speed = _speed(predictor, store) if config.latency and len(store) else {}
     if task.decoding != trained.files.decoding:
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)
-    return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows)
+    return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows, speed)
+
+
+def _speed(predictor: Predictor | Int8Predictor, store: TokenStore) -> dict[str, float]:
+    """Return the size of a model, and the median time to predict one of the texts in a store."""
+    rows, seconds = np.linspace(0, len(store) - 1, _TIMED).astype(int), []
+    for row in [*rows[:_WARM], *rows]:
+        begin = time.perf_counter()
+        predictor.predict(store, np.array([row]))
+        seconds.append(time.perf_counter() - begin)
+    return {
+        "model_bytes": predictor.bytes,
+        "milliseconds_per_text": 1000 * statistics.median(seconds[_WARM:]),
+    }
 
 
 def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Task:
@@ -101,7 +125,7 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
 
 def evaluation(predicted: Predictions) -> EvalResult:
     """Return the scores of predictions."""
-    scores = predicted.task.report(predicted.logits, predicted.store.labels)
+    scores = predicted.task.report(predicted.logits, predicted.store.labels) | predicted.speed
     if any(predicted.windows):
         deciding = [one["window"] for one in predicted.windows]
         most = max(one["windows"] for one in predicted.windows)
@@ -143,6 +167,7 @@ def _marked(text: str, word: int | None) -> str:
 def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     """Write the result to `eval-<split>.json` or `eval-file-<name>.json`, and update the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
+    name += f"-{INT8}" if config.quantize == INT8 else ""
     folder = RunPaths(Path(config.run))
     write_text(folder.path / f"eval-{name}.json", json_text(result.record()))
     write_card(folder.path)

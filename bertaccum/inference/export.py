@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-import tf_keras
 
 from bertaccum.bert.huggingface_folder import write_description
-from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import save_google, save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -17,10 +16,12 @@ from bertaccum.data.word_splitting import split_words
 from bertaccum.errors import RunError, reason
 from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult
+from bertaccum.inference.tflite import INPUTS, convert, function_of_tokens, with_weights
 from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.options.commands import (
     GOOGLE,
     HUGGINGFACE,
+    INT8,
     SAVEDMODEL,
     TEXTS,
     TFLITE,
@@ -50,8 +51,6 @@ _LIBRARIES = {
     GOOGLE: "tensorflow",
     TFLITE: "tflite",
 }
-# Inputs of models that take token IDs.
-_INPUTS = ("token_ids", "segment_ids", "padding_mask")
 
 
 def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult:
@@ -107,19 +106,12 @@ def _google(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
 
 
 def _tflite(folder: Path, trained: TrainedModel, config: ExportConfig) -> Path:
-    """Write a model for TensorFlow Lite (LiteRT) that contains only built-in operations.
-
-    With int8, matrices of weights are stored as int8, with a scale for each output. Activations are
-    quantized when the model runs (dynamic range quantization).
-    """
+    """Write a model for TensorFlow Lite (LiteRT)."""
     # Strings need kernels that the interpreters for phones do not contain.
-    serve = _function_of_tokens(trained.model, trained.task, strings=False).get_concrete_function()
-    module = _with_weights(trained.model)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], module)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    if config.quantize == "int8":
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    (folder / "model.tflite").write_bytes(converter.convert())
+    of_tokens = function_of_tokens(trained.model, partial(_outputs, trained.task))
+    serve = of_tokens.get_concrete_function()
+    content = convert(trained.model, serve, config.quantize == INT8)
+    (folder / "model.tflite").write_bytes(content)
     trained.files.write(folder)
     _write_signature(folder, trained, serve.structured_outputs, quantize=config.quantize)
     return folder
@@ -132,13 +124,13 @@ def _savedmodel(folder: Path, trained: TrainedModel, config: ExportConfig) -> Pa
     """
     model = trained.model
     of_texts = _function_of_texts(trained) if config.inputs == TEXTS else None
-    of_tokens = None if reads_passages(model) else _function_of_tokens(model, trained.task, True)
+    of_tokens = None if reads_passages(model) else function_of_tokens(model, trained.task.serve)
     # A program without the ops of tensorflow-text cannot load a graph that contains them, even if
     # it would call only the other signature.
     default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
     functions = {default: of_texts or of_tokens, TOKENS: of_tokens}
     signatures = {name: function for name, function in functions.items() if function is not None}
-    module = _with_weights(model)
+    module = with_weights(model)
     module.serve = signatures[default]
     # Serving does not need the layers' custom gradients.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -150,13 +142,6 @@ def _savedmodel(folder: Path, trained: TrainedModel, config: ExportConfig) -> Pa
         outputs = of_tokens.get_concrete_function().structured_outputs
         _write_signature(beside, trained, outputs)
     return beside
-
-
-def _with_weights(model: tf_keras.Model) -> tf.Module:
-    """Return a module with a model's weights; of a model, Keras also saves functions of layers."""
-    module = tf.Module()
-    module.weights = list(model.weights)
-    return module
 
 
 def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.PolymorphicFunction:
@@ -188,35 +173,10 @@ def _function_of_texts(trained: TrainedModel) -> tf.types.experimental.Polymorph
     return serve
 
 
-def _function_of_tokens(
-    model: tf_keras.Model, task: Task, strings: bool
-) -> tf.types.experimental.PolymorphicFunction:
-    """Return a `tf.function` that maps tokens to the outputs of `Task.serve`.
-
-    Its inputs are those of `_INPUTS`, [batch, length] int32. Batch and length may differ between
-    calls; the length must be at least 1. `segment_ids` are 1 for the second text of a pair and its
-    [SEP], otherwise 0. `padding_mask` is 1 for tokens and 0 for padding.
-
-    Args:
-      model: Classifier that `build_classifier` returned, which reads each text in one passage.
-      strings: Whether to return outputs that are strings.
-    """
-    specs = [tf.TensorSpec([None, None], tf.int32, name=name) for name in _INPUTS]
-
-    # AutoGraph would convert every layer before the export.
-    @tf.function(input_signature=specs, autograph=False)
-    def serve(
-        token_ids: tf.Tensor, segment_ids: tf.Tensor, padding_mask: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        # A model of tags returns those of all tokens.
-        places = tf.zeros_like(token_ids) + tf.range(tf.shape(token_ids)[1])
-        positions = places if isinstance(task, TokenClassification) else None
-        inputs = encoder_inputs(token_ids, padding_mask, segment_ids, positions)
-        logits = model(inputs, training=False)
-        outputs = task.serve(tf.cast(logits, tf.float32))
-        return {n: value for n, value in outputs.items() if strings or value.dtype != tf.string}
-
-    return serve
+def _outputs(task: Task, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the outputs of `Task.serve` that are numbers."""
+    outputs = task.serve(logits)
+    return {name: value for name, value in outputs.items() if value.dtype != tf.string}
 
 
 def _write_signature(
@@ -226,7 +186,7 @@ def _write_signature(
     tokenization = trained.tokenization
     entries = tokenization.vocabulary.entries
     description = {
-        "inputs": {name: {"dtype": "int32", "shape": ["batch", "length"]} for name in _INPUTS},
+        "inputs": {name: {"dtype": "int32", "shape": ["batch", "length"]} for name in INPUTS},
         "outputs": {
             name: {"dtype": value.dtype.name, "shape": ["batch", *value.shape[1:]]}
             for name, value in sorted(outputs.items())

@@ -21,7 +21,11 @@ _OF_PROGRAMS = {commands.HUGGINGFACE: "transformers", commands.GOOGLE: "run_clas
 
 def evaluated_table(config: commands.EvalConfig) -> Path:
     """Return the path of the table on which a run's best checkpoint is evaluated."""
-    data = Path(_checked(config.run, classifier=True).data)
+    of_run = _checked(config.run, classifier=True)
+    if config.quantize == commands.INT8 and of_run.windows > 1:
+        what = f"`quantize` {config.quantize} cannot evaluate a model that reads several windows"
+        raise ConfigError(what, "omit it")
+    data = Path(of_run.data)
     split = config.split or default_split(data)
     table = Path(config.file) if config.file else data / f"{split}.tsv"
     if not table.exists():

@@ -46,6 +46,7 @@ class Predictor:
         self._topology = topology or Topology()
         self._watch = watch or Watch(self._topology)
         self._predict = make_predict(model, self._topology)
+        self.bytes = sum(w.dtype.size * w.shape.num_elements() for w in model.weights)
         self._outputs, self._pools = model.output_shape[-1], reads_passages(model)
         self._tags, self._batch, self._pieces = isinstance(model, Tagger), batch, 1
         self._masks = isinstance(model, MaskedLanguageModel)
@@ -99,6 +100,10 @@ class Predictor:
             done += sum(map(len, present))
             progress("evaluating", done, len(store))
         return sum_over_workers(self._topology, logits)
+
+    def predict(self, store: TokenStore, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the logits of some texts in one forward pass, without recovery."""
+        return self._predict(make_window(store, rows, len(rows)))
 
     def _own(
         self, store: TokenStore, batches: list[np.ndarray]

@@ -567,11 +567,26 @@ class EvalConfig(PredictConfig, _SplitConfig):
         f"{_THRESHOLDS} 0.5: remove saved thresholds. [default: the saved thresholds, else 0.5]",
         choices=(HALF, FITTED),
     )
+    quantize: str = setting(
+        NOT_QUANTIZED,
+        "int8: evaluate the model that `bertaccum export` writes with `format` tflite and"
+        " `quantize` int8, run by TensorFlow Lite; none: evaluate the run's own weights.",
+        choices=(NOT_QUANTIZED, INT8),
+    )
+    latency: bool = setting(
+        False,
+        "Also report the size of the model's weights, and the median time to predict one text on"
+        " this machine. `bertaccum compare` then draws both beside the score.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
         own = [*columns, "label_separator", "delimiter", "encoding"]
+        if self.quantize == INT8 and (self.calibrate is not None or self.thresholds is not None):
+            name = "calibrate" if self.thresholds is None else "thresholds"
+            what = f"`{name}` fits the run's own weights, not those of `quantize` {INT8}"
+            raise ConfigError(what, "omit one of the two")
         if self.file is None and fields.named_options(self).keys() & set(own):
             *most, last = (f"`{name}`" for name in own)
             what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"

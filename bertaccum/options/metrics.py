@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertaccum.system.phrases import counted
+from bertaccum.system.sizes import format_size
 
 # Names of all scores that are displayed, in the order in which they are displayed.
 LABELS = {
@@ -90,6 +91,9 @@ def scores(evaluation: Evaluation) -> dict[str, str]:
     found = _with_baselines(evaluation, LABELS)
     if evaluation.get("temperature", 1.0) != 1.0:
         found["temperature"] = shown(evaluation, "temperature")
+    if "milliseconds_per_text" in evaluation:
+        found["weights"] = format_size(evaluation["model_bytes"])
+        found["time for one text"] = f"{evaluation['milliseconds_per_text']:.1f} ms"
     found["deciding window"] = _deciding(evaluation.get("deciding_windows") or [])
     return {name: value for name, value in found.items() if value}
 

@@ -80,14 +80,18 @@ def _close(x: np.ndarray, other_x: np.ndarray, y: np.ndarray, other_y: np.ndarra
 
 
 def comparison(
-    names: Sequence[str], several: Sequence[Series], span: int
+    names: Sequence[str], several: Sequence[Series], span: int, models: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, bytes], str]:
-    """Return the figure of `draw_runs` as PNG and SVG, and the characters that no font has."""
+    """Return the figures of `draw_runs` and `draw_models` as PNG and SVG.
+
+    The second result contains the characters of the names that no font has.
+    """
     fonts, missing = fonts_for("".join(names))
     with matplotlib.rc_context(STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        figure = draw_runs(names, several, span)
-        return files_of(figure, "compare"), missing
+        figures = files_of(draw_runs(names, several, span), "compare")
+        figures |= files_of(draw_models(models), "compare-size") if models else {}
+        return figures, missing
 
 
 def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Figure:
@@ -110,6 +114,37 @@ def draw_runs(names: Sequence[str], several: Sequence[Series], span: int) -> Fig
     figure.legend(handles=samples, loc="outside lower left")
     scores.set_ylabel(f"dev {LABELS[several[0].metric]}")
     label_examples(scores)
+    return figure
+
+
+def draw_models(models: Sequence[dict[str, Any]]) -> Figure:
+    """Draw the score of each model against its size and its latency.
+
+    The points of a run, such as those of its weights and of its int8 model, are connected.
+
+    Args:
+      models: Models as in the result of `compare`.
+    """
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    names = list(dict.fromkeys(one["run"] for one in models))
+    kinds = [
+        ("model_bytes", 2**20, "size of the weights (MiB)"),
+        ("milliseconds_per_text", 1, "time for one text (ms)"),
+    ]
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (key, unit, label) in zip(panels, kinds, strict=True):
+        for name, color in zip(names, colors(len(names)), strict=True):
+            own = [one for one in models if one["run"] == name]
+            x, y = [one[key] / unit for one in own], [one["value"] for one in own]
+            axes.plot(x, y, "o-", color=color, linewidth=0.8, label=f" {name}")
+            for one, *place in zip(own, x, y, strict=True):
+                axes.annotate(f" {one['evaluation']}", place, fontsize=8, color=color)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(LABELS[models[0]["metric"]])
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left")
     return figure
 
 

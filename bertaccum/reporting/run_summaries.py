@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +105,16 @@ def _totals(values: dict[str, Any]) -> dict[str, Any]:
 def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     """Compare runs, which may be running, and write `compare.png` and `compare.svg`.
 
+    If models were measured, `compare-size.png` and `compare-size.svg` are written as well.
+
     Returns:
       `smooth` (the number of examples that losses are averaged over), `equal_mean_examples` (the
       number of examples per mean in `noise_of_equal_means`), `best_by` (the metric that selects the
       best checkpoint in all runs; if the runs differ, it is None and the figure shows the
       accuracy), `runs` (one `row` per run), `differences` (the options and inputs that differ, each
-      with one value per run), `figures` (the paths of the figures) and `missing_characters` (those
+      with one value per run), `models` (for each `bertaccum eval` with `latency`: its `run`, its
+      `evaluation`, the `metric` with its `value`, `model_bytes` and `milliseconds_per_text`),
+      `figures` (the paths of the figures) and `missing_characters` (those
       characters of the runs' names that no installed font has).
     """
     records = [read_record(path) for path in runs]
@@ -123,16 +127,34 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     span = config.smooth or curves.default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
-    written, missing = _write_figures(Path(config.out), names, several, span)
+    models = [one for of in zip(names, records, strict=True) for one in _models(*of)]
+    written, missing = _write_figures(Path(config.out), names, several, span, models)
     return {
         "smooth": span,
         "equal_mean_examples": size,
         "best_by": metric,
         "runs": [row(*of, span, size) for of in zip(names, records, several, strict=True)],
         "differences": differences(records),
+        "models": models,
         "figures": written,
         "missing_characters": missing,
     }
+
+
+def _models(name: str, record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the size, the latency and the score of each model of a run that was measured."""
+    metric = record.best_by
+    for evaluation, values in evaluations(record).items():
+        with undamaged(record.paths.path):
+            if "milliseconds_per_text" in values and metric in values:
+                yield {
+                    "run": name,
+                    "evaluation": evaluation,
+                    "metric": metric,
+                    "value": float(values[metric]),
+                    "model_bytes": int(values["model_bytes"]),
+                    "milliseconds_per_text": float(values["milliseconds_per_text"]),
+                }
 
 
 def unique_names(records: Sequence[Record]) -> list[str]:
@@ -191,7 +213,11 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
 
 
 def _write_figures(
-    folder: Path, names: Sequence[str], several: Sequence[Series], span: int
+    folder: Path,
+    names: Sequence[str],
+    several: Sequence[Series],
+    span: int,
+    models: Sequence[dict[str, Any]],
 ) -> tuple[list[str], str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +226,7 @@ def _write_figures(
         raise ConfigError(what, "choose another folder") from None
     from bertaccum.reporting.figures import comparison
 
-    figures, missing = comparison(names, several, span)
+    figures, missing = comparison(names, several, span, models)
     for name, contents in figures.items():
         write_bytes(folder / name, contents)
     return [str(folder / name) for name in figures], missing

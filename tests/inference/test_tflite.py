@@ -8,16 +8,24 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from runs_of_tasks import ENCODER, KINDS, LENGTH, WORDS, Run, RunOf, make_run, values
+from runs_of_tasks import ENCODER, KINDS, LENGTH, TEXTS, WORDS, Kind, Run, RunOf, make_run, values
 
 from bertaccum import api
+from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import ConfigError
-from bertaccum.options.task_names import MULTI_LABEL, REGRESSION
+from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.tflite import Int8Predictor
+from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from bertaccum.system.progress import silent
+from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import PLAIN
 
 # The converter quantizes only matrices of at least 1,024 numbers.
 WIDE = dataclasses.replace(ENCODER, hidden_size=32, intermediate_size=64)
@@ -148,3 +156,57 @@ def test_models_that_read_windows_are_refused(
         "cannot hold a model that reads up to 4 windows of a text, because windows are cut from the"
         " text; use `format` savedmodel with `inputs` text"
     )
+
+
+@pytest.mark.parametrize("name", ["calibrated", "multi-label", "regression of pairs", "tags"])
+def test_evaluation_of_the_int8_model_is_that_of_the_exported_one(
+    name: str, tmp_path: Path
+) -> None:
+    labels = Labels(["0", "1"], ["O", "B-X"], task=TOKEN_CLASSIFICATION)
+    cells = [" ".join("01"[n % 2] for n in range(len(text.split()))) for text in TEXTS]
+    run = make_run(tmp_path / "run", KINDS.get(name) or Kind(labels, PLAIN, cells, cells), WIDE)
+    trained, test = load_trained(run.folder.path), run.folder.path.parent / "data/test.tsv"
+    store = open_store(test, trained.task, trained.tokenization, silent)
+    exact = Predictor(trained.model, 2).with_passages(store, silent)
+    predictor = Int8Predictor(trained.model, 2)
+    found = predictor.with_passages(store, silent)
+    assert found.shape == exact.shape and (np.isnan(found) == np.isnan(exact)).all()
+    difference = np.nanmax(abs(found - exact))
+    assert 0 < difference < 0.2 * (np.nanmax(exact) - np.nanmin(exact)), difference
+
+    scores = api.evaluate(run=str(run.folder.path), quantize="int8", latency=True).scores
+    logits = found[:, 0]
+    assert scores["loss"] == pytest.approx(trained.task.scores(logits, store.labels)["loss"], 1e-5)
+    assert scores["model_bytes"] == predictor.bytes and scores["milliseconds_per_text"] > 0
+    own = api.evaluate(run=str(run.folder.path), latency=True).scores
+    assert own["model_bytes"] == 4 * trained.model.count_params()
+    if name != "tags":
+        export_tflite(run, tmp_path / "exported", quantize="int8")
+        assert (tmp_path / "exported/model.tflite").stat().st_size == pytest.approx(
+            predictor.bytes, rel=0.2
+        )
+    saved = {path.name for path in run.folder.path.glob("eval-*.json")}
+    assert saved == {"eval-test.json", "eval-test-int8.json"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"calibrate": True},
+            "`calibrate` fits the run's own weights, not those of `quantize` int8",
+        ),
+        ({"thresholds": "dev"}, "`thresholds` fits the run's own weights"),
+    ],
+)
+def test_int8_model_is_not_fitted(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        api.evaluate(quantize="int8", **options)
+
+
+def test_int8_model_of_windows_is_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", KINDS["calibrated"])
+    config = run.folder.path / "config.yaml"
+    config.write_text(config.read_text().replace("windows: 1", "windows: 2"))
+    with pytest.raises(ConfigError, match="int8 cannot evaluate a model that reads"):
+        api.evaluate(run=str(run.folder.path), quantize="int8")

@@ -69,6 +69,28 @@ def test_compare_writes_figures_tables_and_json(run) -> None:
     assert Path("compare.png").is_file()
 
 
+def test_measured_models_are_drawn_against_size_and_latency(run) -> None:
+    small, large = two_runs()
+    for path, size, value in ((small, 4 * 2**20, 0.7), (large, 64 * 2**20, 0.9)):
+        speed = {"model_bytes": size, "milliseconds_per_text": size / 2**20}
+        for name in ("test", "test-int8"):
+            scores = {"loss": 0.5, "examples": 9, "accuracy": value}
+            write_json(path / f"eval-{name}.json", scores | speed)
+    write_json(large / "eval-dev.json", {"loss": 0.5, "examples": 9, "accuracy": 0.1})
+    values = json.loads(run("compare", small, large, "--json").out)
+    assert [(m["run"], m["evaluation"], m["value"]) for m in values["models"]] == [
+        (name, split, value)
+        for name, value in (("small", 0.7), ("large", 0.9))
+        for split in ("test-int8", "test")
+    ]
+    assert values["figures"][2:] == ["compare-size.png", "compare-size.svg"]
+    drawn = ElementTree.parse("compare-size.svg").getroot()
+    texts = {"".join(element.itertext()).strip() for element in drawn.iter(f"{SVG}text")}
+    assert {"small", "test-int8", "size of the weights (MiB)", "time for one text (ms)"} <= texts
+    table = run("compare", small, large).out
+    assert re.search(r"large +│ test-int8 +│ accuracy 0.9000 +│ 64 MiB +│ 64.0 ms", table), table
+
+
 def test_same_runs_give_identical_figures(run) -> None:
     for folder in ("one", "two"):
         run("compare", *(two_runs() if folder == "one" else ("small", "large")), "--out", folder)
@@ -173,7 +195,7 @@ def test_figure_of_a_long_run_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     losses = (0.5 + 0.1 * rng.normal(size=30_000)).tolist()
     series = read_series(read_record(write_run(tmp_path / "r", losses)))
-    assert len(comparison(["r"], [series], 5000)[0]["compare.svg"]) < 300_000
+    assert len(comparison(["r"], [series], 5000, [])[0]["compare.svg"]) < 300_000
 
 
 def test_compare_does_not_import_tensorflow_or_pyplot(tmp_path: Path) -> None:

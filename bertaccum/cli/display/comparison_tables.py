@@ -9,7 +9,7 @@ from bertaccum.cli.display import table_fitting as fitting
 from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
 from bertaccum.options.metrics import LABELS, ordered, shown
 from bertaccum.system.phrases import counted
-from bertaccum.system.sizes import known_size
+from bertaccum.system.sizes import format_size, known_size
 
 _SPREAD = {
     **{f"best_dev_{m}": f"dev {label} of the best checkpoint" for m, label in LABELS.items()},
@@ -68,7 +68,16 @@ def print_comparison(values: dict[str, Any]) -> None:
     if values["differences"]:
         differing = [_differing(*of) for of in values["differences"].items()]
         fitting.show_side_by_side(["differs", *names], differing)
+    if values["models"]:
+        head = ("model", "evaluated on", "score", "weights", "time for one text")
+        fitting.show(head, [_measured_model(one) for one in values["models"]])
     fitting.print_paths(values["figures"])
+
+
+def _measured_model(one: dict[str, Any]) -> list[str]:
+    score = f"{LABELS[one['metric']]} {shown(one, 'value')}"
+    size, time = format_size(one["model_bytes"]), f"{one['milliseconds_per_text']:.1f} ms"
+    return [one["run"], one["evaluation"], score, size, time]
 
 
 def _differing(option: str, values: Sequence[Any]) -> list[str]:
