@@ -50,7 +50,7 @@ class Predictions:
     logits: np.ndarray  # Logits [examples, outputs], in the order of the TSV.
     # Which window of each text decided, as `deciding_windows` returned it.
     windows: list[dict[str, int]]
-    speed: dict[str, float]  # Size and latency; empty unless requested.
+    speed: dict[str, Any]  # Size and latency, if requested; and the quantization, if any.
 
 
 def predictions(
@@ -83,13 +83,14 @@ def predictions(
     logits = predictor.with_passages(store, progress)
     windows = deciding_windows(task, store, logits)
     speed = _speed(predictor, store) if config.latency and len(store) else {}
+    speed |= {"quantize": config.quantize} if config.quantize == INT8 else {}
     if task.decoding != trained.files.decoding:
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)
     return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows, speed)
 
 
-def _speed(predictor: Predictor | Int8Predictor, store: TokenStore) -> dict[str, float]:
+def _speed(predictor: Predictor | Int8Predictor, store: TokenStore) -> dict[str, Any]:
     """Return the size of a model, and the median time to predict one of the texts in a store."""
     rows, seconds = np.linspace(0, len(store) - 1, _TIMED).astype(int), []
     for row in [*rows[:_WARM], *rows]:

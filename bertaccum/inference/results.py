@@ -71,7 +71,9 @@ class EvalResult:
       scores: What the task's `report` returned: `examples`, `loss` and the metrics of the task;
         `expected_calibration_error` and `classes` (one `ClassScores` per class), except for a
         regression; `confusion_matrix`, for a classification; `deciding_windows`, the number of
-        examples that the first, second, … window decided, if the run has the option `windows`.
+        examples that the first, second, … window decided, if the run has the option `windows`;
+        `model_bytes` and `milliseconds_per_text`, with the option `latency`; `quantize`, if the
+        model was quantized.
     """
 
     run: str

@@ -26,7 +26,8 @@ def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
     data = relative_path(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    print_line(f"{counted(values['examples'], 'example')} of {data}{update}")
+    quantized = f", {values['quantize']}" if "quantize" in values else ""
+    print_line(f"{counted(values['examples'], 'example')} of {data}{update}{quantized}")
     show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
