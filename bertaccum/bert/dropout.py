@@ -27,6 +27,8 @@ _ROWS = 4096
 _PASSAGE = 2531
 # Key with which TensorFlow turns a seed into the state of a generator.
 _SCRAMBLE = 0x02461E293EC8F720
+# The dropout layers of adapters have this number or a higher one.
+ADAPTER_SITE = 1000
 # Masks are drawn as 16-bit numbers, so rates are accurate to 1e-5.
 _LEVELS = 2**16
 
@@ -165,7 +167,10 @@ def draw_masks(
     """
     layers = [part for part in model.submodules if isinstance(part, ExampleDropout) and part.rate]
     width = max((layer.width for layer in layers), default=0)
-    sites, rates = [layer.site for layer in layers], sorted({float(x.rate) for x in layers})
+    sites = [layer.site for layer in layers]
+    # A rate that only adapters have comes last, so that it does not change the other pools.
+    own = {float(layer.rate) for layer in layers if layer.site < ADAPTER_SITE}
+    rates = [*sorted(own), *sorted({float(layer.rate) for layer in layers} - own)]
 
     def draw() -> tuple[dict[float, tf.Tensor], tf.Tensor]:
         seeds = fold_in(seed, range(len(rates))) if rates else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,21 @@ POOLER = "pooler_transform"
 _EMBEDDING_SITE, _FIRST_LAYER_SITE, _SITES_OF_LAYER = 0, 1, 3
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """The weights of an encoder that are never trained, and how their kernels are stored.
+
+    Args:
+      layers: Number of the first transformer layers whose kernels are frozen.
+      embeddings: Whether the embeddings are.
+      dtype: Dtype of frozen kernels and word embeddings; None for that of other weights.
+    """
+
+    layers: int = 0
+    embeddings: bool = False
+    dtype: str | None = None
+
+
 class Encoder(tf_keras.Model):
     """An encoder that maps the result of `encoder_inputs` to hidden states.
 
@@ -54,6 +70,7 @@ class Encoder(tf_keras.Model):
         another input, and the pooled output is that of the first of them.
       initializer: Function that returns an initializer of the kernels and embeddings; None for
         random weights, as `random_initializer` draws them.
+      frozen: Weights that are never trained.
     """
 
     def __init__(
@@ -62,13 +79,16 @@ class Encoder(tf_keras.Model):
         dropout: float = 0.0,
         output_tokens: OutputTokens = "all",
         initializer: Initializer | None = None,
+        frozen: Frozen | None = None,
     ) -> None:
+        frozen = frozen or Frozen()
         initializer = initializer or partial(random_initializer, config)
         names = ["input_word_ids", "input_mask", "input_type_ids"]
         names += ["output_positions"] if output_tokens == "positions" else []
         inputs = [tf_keras.layers.Input([None], dtype=tf.int32, name=name) for name in names]
         word_ids, padding_mask, segment_ids, *positions = inputs
-        hidden = _embeddings(config, dropout, initializer, word_ids, segment_ids)
+        stored = frozen.dtype if frozen.embeddings else None
+        hidden = _embeddings(config, dropout, initializer, word_ids, segment_ids, stored)
         mask = layers.SelfAttentionMask()(hidden, padding_mask)
         last = config.num_hidden_layers - 1
         hidden_layers = [
@@ -79,6 +99,7 @@ class Encoder(tf_keras.Model):
                 output_tokens=output_tokens if number == last else "all",
                 initializer=initializer,
                 activation=ACTIVATIONS[config.hidden_act],
+                kernel_dtype=frozen.dtype if number < frozen.layers else None,
                 name=f"transformer/layer_{number}",
             )
             for number in range(config.num_hidden_layers)
@@ -105,10 +126,16 @@ def _embeddings(
     initializer: Initializer,
     word_ids: tf.Tensor,
     segment_ids: tf.Tensor,
+    stored: str | None,
 ) -> tf.Tensor:
-    """Return the embeddings [batch, length, hidden] of tokens, given as [batch, length]."""
+    """Return the embeddings [batch, length, hidden] of tokens, given as [batch, length].
+
+    Args:
+      stored: Dtype of the largest weights if they are never trained, else None.
+    """
     width = config.embedding_width
-    words = WordEmbedding(config.vocab_size, width, initializer(), name="word_embeddings")(word_ids)
+    table = WordEmbedding(config.vocab_size, width, initializer(), stored, name="word_embeddings")
+    words = table(word_ids)
     places = layers.PositionEmbedding(
         config.max_position_embeddings, initializer(), name="position_embedding"
     )(words)
@@ -124,7 +151,8 @@ def _embeddings(
     embeddings = dropped(norm(embeddings))
     if config.embedding_size is None:
         return embeddings
-    projection = Projection((config.hidden_size,), None, initializer(), name="embedding_projection")
+    name = "embedding_projection"
+    projection = Projection((config.hidden_size,), None, initializer(), stored, name=name)
     batch, length, _ = sizes_of(embeddings)
     return tf.reshape(projection(rows_of(embeddings)), [batch, length, config.hidden_size])
 
@@ -134,9 +162,10 @@ def build_encoder(
     dropout: float = 0.0,
     output_tokens: OutputTokens = "all",
     initializer: Initializer | None = None,
+    frozen: Frozen | None = None,
 ) -> Encoder:
     """Build an `Encoder`."""
-    return without_autograph(Encoder)(config, dropout, output_tokens, initializer)
+    return without_autograph(Encoder)(config, dropout, output_tokens, initializer, frozen)
 
 
 def set_recompute(encoder: Encoder, recompute: bool) -> None:
@@ -198,15 +227,20 @@ class WordEmbedding(tf_keras.layers.Layer):
     """
 
     def __init__(
-        self, words: int, width: int, initializer: tf_keras.initializers.Initializer, **kwargs: Any
+        self,
+        words: int,
+        width: int,
+        initializer: tf_keras.initializers.Initializer,
+        stored: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._shape, self._initializer = (words, width), initializer
+        self._shape, self._initializer, self._stored = (words, width), initializer, stored
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Create the table without autocasting, because `call` casts only the rows in use."""
         self.embeddings = self.add_weight(
-            "embeddings", self._shape, initializer=self._initializer, experimental_autocast=False
+            "embeddings", self._shape, self._stored, self._initializer, experimental_autocast=False
         )
         super().build(input_shape)
 

@@ -93,6 +93,20 @@ class EncoderConfig:
         embeddings = 0 if freeze or layers is not None else self._embeddings
         return embeddings + (count * layer + self.hidden_size) * self.hidden_size
 
+    def adapted_parameters(
+        self, targets: tuple[str, ...], rank: int, layers: int | None = None
+    ) -> int:
+        """Return the number of weights of low-rank adapters and the pooler, without biases.
+
+        Args:
+          targets: Names in an encoder of the layers that have adapters.
+          layers: Number of last transformer layers that have adapters; None for all.
+        """
+        count = self.num_hidden_layers if layers is None else min(layers, self.num_hidden_layers)
+        hidden, inner = self.hidden_size, self.intermediate_size
+        wide = [name in ("intermediate", "output") for name in targets]
+        return count * rank * sum(hidden + (inner if w else hidden) for w in wide) + hidden**2
+
     def unusual(self) -> dict[str, Any]:
         """Return the fields that Google's files do not contain, if they differ from its BERT."""
         own = {name: getattr(self, name) for name in _OPTIONAL}

@@ -63,7 +63,7 @@ def _assign(variable: tf.Variable, value: tf.Tensor | np.ndarray) -> None:
     row_bytes = variable.dtype.size * math.prod(variable.shape[1:])
     for rows in row_pieces(variable.shape[0], row_bytes, _PIECE_BYTES):
         with tf.device("CPU"):
-            piece = tf.convert_to_tensor(value[rows])
+            piece = tf.cast(value[rows], variable.dtype)
         indices = tf.range(rows.start, rows.stop)
         tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=piece)
     # After a scatter update, TensorFlow would otherwise copy the variable on every read.

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from bertaccum.bert.low_rank import LowRank
+
 # 0.5 (1 + tanh(u)) equals sigmoid(2 u), where u = sqrt(2 / pi) (x + 0.044715 x**3).
 _LINEAR = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
@@ -85,23 +87,34 @@ def dense(
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
     """Return `rows` [rows, inputs] times `kernel` [inputs, outputs], plus `bias` [outputs].
 
-    `tf.custom_gradient` hides the gradient function from callers.
+    The kernel may have another dtype, if nobody needs its gradient. `tf.custom_gradient` hides the
+    gradient function from callers.
     """
 
     def gradient(upstream: tf.Tensor) -> _Gradients:
         return (
             # In float32 on CPUs, einsum is a third faster than matmul with a transposed kernel.
-            tf.einsum("ab,cb->ac", upstream, kernel),
+            tf.einsum("ab,cb->ac", upstream, _cast_for(upstream, kernel)),
             tf.matmul(rows, upstream, transpose_a=True),
             tf.raw_ops.BiasAddGrad(out_backprop=upstream),
         )
 
-    return tf.nn.bias_add(tf.matmul(rows, kernel), bias), gradient
+    return dense_for_inference(rows, kernel, bias), gradient
 
 
 def dense_for_inference(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Compute what `dense` does, in operations that TensorFlow can fuse with an activation."""
-    return tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+    return tf.nn.bias_add(tf.matmul(rows, _cast_for(rows, kernel)), bias)
+
+
+def _cast_for(rows: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Return a kernel in the dtype of `rows`, when they are known."""
+    if kernel.dtype == rows.dtype:
+        return kernel
+    # Without the dependency, TensorFlow would cast the kernels of all layers at once, and would
+    # keep the results until backpropagation.
+    with tf.control_dependencies([rows]):
+        return tf.cast(kernel, rows.dtype)
 
 
 def rows_of(tensor: tf.Tensor) -> tf.Tensor:
@@ -118,7 +131,27 @@ def sizes_of(tensor: tf.Tensor) -> list[Any]:
     return [size if size is not None else sizes[i] for i, size in enumerate(known)]
 
 
-class Projection(tf_keras.layers.Layer):
+class _PartlyTrained(tf_keras.layers.Layer):
+    """A layer that can freeze some of its weights.
+
+    Attributes:
+      frozen: Names of the attributes that contain these weights.
+    """
+
+    frozen: frozenset[str] = frozenset()
+
+    @property
+    def trainable_weights(self) -> list[tf.Variable]:
+        kept = {id(getattr(self, name)) for name in self.frozen}
+        return [weight for weight in super().trainable_weights if id(weight) not in kept]
+
+    @property
+    def non_trainable_weights(self) -> list[tf.Variable]:
+        kept = [getattr(self, name) for name in sorted(self.frozen)] if self.trainable else []
+        return [*kept, *super().non_trainable_weights]
+
+
+class Projection(_PartlyTrained):
     """A dense layer on rows, whose weights have those of its axes that a checkpoint has.
 
     It has the same weights as an `EinsumDense` layer: a kernel [*input axes, *output axes] and a
@@ -126,6 +159,11 @@ class Projection(tf_keras.layers.Layer):
 
     Args:
       input_shape: Sizes of the input axes; None for a single axis with the width of the rows.
+      kernel_dtype: Dtype in which the kernel is stored if it is never trained; None for that of the
+        bias.
+
+    Attributes:
+      adapter: Low-rank adapter whose outputs are added, or None.
     """
 
     def __init__(
@@ -133,17 +171,23 @@ class Projection(tf_keras.layers.Layer):
         output_shape: tuple[int, ...],
         input_shape: tuple[int, ...] | None = None,
         kernel_initializer: Any = "glorot_uniform",
+        kernel_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._outer, self._inner = output_shape, input_shape
+        self._outer, self._inner, self._kernel_dtype = output_shape, input_shape, kernel_dtype
+        self.adapter: LowRank | None = None
         self._kernel_initializer = tf_keras.initializers.get(kernel_initializer)
 
     def build(self, rows_shape: tf.TensorShape) -> None:
         """Create the kernel and the bias for rows of this shape."""
         inner = self._inner or rows_shape[-1:]
         self.kernel = self.add_weight(
-            "kernel", [*inner, *self._outer], initializer=self._kernel_initializer
+            "kernel",
+            [*inner, *self._outer],
+            self._kernel_dtype,
+            self._kernel_initializer,
+            experimental_autocast=self._kernel_dtype is None,
         )
         self.bias = self.add_weight("bias", self._outer, initializer="zeros")
         super().build(rows_shape)
@@ -162,7 +206,10 @@ class Projection(tf_keras.layers.Layer):
         inputs, outputs = rows.shape[-1], math.prod(self._outer)
         # Keras casts the variables to the compute dtype when they are read.
         kernel, bias = _shaped(self.kernel, [inputs, outputs]), _shaped(self.bias, [outputs])
-        return activation((dense if training else dense_for_inference)(rows, kernel, bias))
+        results = (dense if training else dense_for_inference)(rows, kernel, bias)
+        if self.adapter is not None:
+            results = tf.add_n([results, self.adapter(rows, training=training)])
+        return activation(results)
 
 
 def _shaped(variable: tf.Variable, shape: list[int]) -> tf.Tensor:
@@ -210,7 +257,7 @@ def _sum_of_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.BiasAddGrad(out_backprop=rows_of(x))
 
 
-class LayerNorm(tf_keras.layers.LayerNormalization):
+class LayerNorm(_PartlyTrained, tf_keras.layers.LayerNormalization):
     """Keras' layer normalization over the last axis, computed by `layer_norm`.
 
     It has the same weights as Keras' layer, and its arguments except `axis`, `center` and `scale`.

@@ -89,12 +89,13 @@ class SelfAttention(tf_keras.layers.Layer):
         num_heads: int,
         dropout: ExampleDropout,
         kernel_initializer: layers.Initializer,
+        kernel_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
         def projection(name: str, shape: tuple[int, ...], inputs: Any = None) -> layers.Projection:
-            return layers.Projection(shape, inputs, kernel_initializer(), name=name)
+            return layers.Projection(shape, inputs, kernel_initializer(), kernel_dtype, name=name)
 
         self._heads = heads = (num_heads, hidden_size // num_heads)
         self._query_dense = projection("query", heads)
@@ -153,6 +154,7 @@ class TransformerLayer(tf_keras.layers.Layer):
       config: Dimensions of the encoder.
       first_site: Number of the layer's first dropout site; the layer has three.
       output_tokens: Tokens whose hidden states are computed, which attend to all tokens.
+      kernel_dtype: Dtype in which kernels are stored if they are never trained, else None.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         output_tokens: OutputTokens = "all",
         initializer: layers.Initializer = tf_keras.initializers.GlorotUniform,
         activation: layers.Activation = layers.gelu,
+        kernel_dtype: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -173,7 +176,7 @@ class TransformerLayer(tf_keras.layers.Layer):
             return ExampleDropout(rate, first_site + site, config.mask_width)
 
         def projection(name: str, width: int) -> layers.Projection:
-            return layers.Projection((width,), None, initializer(), name=name)
+            return layers.Projection((width,), None, initializer(), kernel_dtype, name=name)
 
         def norm(name: str) -> layers.LayerNorm:
             # Normalization always runs in float32, for numerical stability.
@@ -181,7 +184,7 @@ class TransformerLayer(tf_keras.layers.Layer):
 
         sizes = config.hidden_size, config.num_attention_heads
         self._attention_layer = SelfAttention(
-            *sizes, dropout_at(0), initializer, name="self_attention"
+            *sizes, dropout_at(0), initializer, kernel_dtype, name="self_attention"
         )
         self._attention_dropout = dropout_at(1, dropout if config.family.drops_attended else 0.0)
         self._attention_layer_norm = norm("self_attention_layer_norm")

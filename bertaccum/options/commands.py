@@ -15,6 +15,7 @@ from typing import Any
 
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
+from bertaccum.options.adapting import BIAS, FULL, LORA, check_adapters, target_names
 from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
@@ -196,6 +197,36 @@ class StepConfig(Options):
         " set.",
         choices=("none", "embeddings"),
     )
+    adapt: str = model_option(
+        FULL,
+        "Weights of the encoder to train. full: all; lora: low-rank adapters beside the layers"
+        " `lora_targets`, whose own weights are frozen; bias: the biases, including the offsets of"
+        " layer normalization. The pooler and the head are always trained. Checkpoints contain only"
+        " trained weights, unless training starts from random weights.",
+        choices=(FULL, LORA, BIAS),
+    )
+    lora_rank: int = model_option(8, "With `adapt` lora, the rank of adapters.", numbers=Numbers(1))
+    lora_alpha: float | None = model_option(
+        None,
+        "With `adapt` lora, the scale of adapters: their output is multiplied by this number"
+        " divided by the rank. [default: twice the rank]",
+        numbers=Numbers(0, exclusive=True, real=True),
+    )
+    lora_targets: str = model_option(
+        "query,value",
+        "With `adapt` lora, the layers that get adapters, separated by commas: query, key, value,"
+        " attention-output, intermediate, output; or all.",
+        check=target_names,
+    )
+    lora_dropout: float = model_option(
+        0.0, "With `adapt` lora, the dropout rate of adapters' inputs.", numbers=Numbers(0, 0.99)
+    )
+    frozen_dtype: str = model_option(
+        "float32",
+        "Data type in which the device stores the kernels and word embeddings that are never"
+        " trained. bfloat16 and float16 halve their memory, and round them.",
+        choices=("float32", "bfloat16", "float16"),
+    )
     target_batch: int = memory_option(
         32, "Number of examples per optimizer update.", numbers=Numbers(1)
     )
@@ -280,6 +311,7 @@ class StepConfig(Options):
         super().__post_init__()
         _refuse_above(self, "micro_batch", "target_batch")
         _refuse_both(self, "model", "bert_config", "the encoder")
+        check_adapters(self)
         if self.windows == 1 and (self.stride is not None or self.pool != MEAN):
             name = "pool" if self.stride is None else "stride"
             what = f"`{name}` {getattr(self, name)} has no effect without `windows`"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import ConfigError
+from bertaccum.options import adapting
 from bertaccum.options.commands import (
     DATA,
     TrainConfig,
@@ -26,6 +27,7 @@ _UNUSED = frozenset(
     {
         *("truncate", "head_fraction", "windows", "stride", "pool", "label_pieces", "keep_head"),
         *("class_weight", "label_smoothing", "calibrate", "thresholds"),
+        *adapting.OPTIONS,
     }
 )
 # The fields that `bertaccum pretrain` does not have.

@@ -97,6 +97,8 @@ class CalculatedTime:
       precision: Precision of the model.
       train_layers: Number of layers to train; None for all.
       freeze_embeddings: Whether the embeddings are frozen.
+      adapted: Number of weights to train if these are only biases and adapters; None if they are
+        whole layers.
       counted: Operations of an update, if they are not those of this version.
     """
 
@@ -105,6 +107,7 @@ class CalculatedTime:
     precision: str
     train_layers: int | None = None
     freeze_embeddings: bool = False
+    adapted: int | None = None
     counted: Operations | None = None
 
     def update_seconds(self, request: MeasurementRequest) -> float:
@@ -163,7 +166,8 @@ class CalculatedTime:
         e, tokens = self.encoder, rows * length
         size = 4 if self.precision == "float32" else 2
         hidden, inner, heads = e.hidden_size, e.intermediate_size, e.num_attention_heads
-        backward = 2 * self._trained_layers / e.num_hidden_layers
+        # Frozen kernels need no gradients, which are half of the products of backpropagation.
+        backward = (2 if self.adapted is None else 1) * self._trained_layers / e.num_hidden_layers
         passes = 1 + backward + recomputed
         seconds = 0.0
         for queries, layers in ((tokens, e.num_hidden_layers - 1), (rows, 1)):
@@ -193,5 +197,7 @@ class CalculatedTime:
         return all_layers if self.train_layers is None else min(self.train_layers, all_layers)
 
     def _weights(self, embeddings: bool) -> int:
+        if self.adapted is not None:
+            return self.adapted
         frozen = self.freeze_embeddings or not embeddings
         return self.encoder.trained_parameters(self.train_layers, frozen)

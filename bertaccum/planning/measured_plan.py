@@ -14,6 +14,7 @@ from typing import Any
 
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.distribution import device_memory
+from bertaccum.options.adapting import FULL, LORA, target_names
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
 from bertaccum.planning.advice import (
@@ -98,9 +99,24 @@ def _offloads(request: PlanRequest) -> list[str]:
 
 def _static_bytes(request: PlanRequest) -> dict[str, int]:
     """Return the estimated memory for weights and the optimizer."""
-    config, encoder = request.config, request.inputs.source.encoder
-    trained = encoder.trained_parameters(config.train_layers, config.freeze == "embeddings")
-    return {"parameters": 4 * encoder.parameters, "embeddings": 0} | state_bytes(trained)
+    encoder = request.inputs.source.encoder
+    trained = _adapted(request)
+    if trained is None:
+        embeddings = request.config.freeze == "embeddings"
+        trained = encoder.trained_parameters(request.config.train_layers, embeddings)
+    frozen = max(encoder.parameters - trained, 0)
+    saved = 0 if request.config.frozen_dtype == "float32" else 2 * frozen
+    return {"parameters": 4 * encoder.parameters - saved, "embeddings": 0} | state_bytes(trained)
+
+
+def _adapted(request: PlanRequest) -> int | None:
+    """Return the estimated number of weights to train; None if whole layers are trained."""
+    config = request.config
+    if config.adapt == FULL:
+        return None
+    targets = target_names(config.lora_targets) if config.adapt == LORA else ()
+    encoder = request.inputs.source.encoder
+    return encoder.adapted_parameters(targets, config.lora_rank, config.train_layers)
 
 
 def _host_bytes(request: PlanRequest, offload: str) -> int:
@@ -147,7 +163,8 @@ def _timer(request: PlanRequest) -> UpdateTimer | None:
         return None
     frozen = config.freeze == "embeddings"
     time = CalculatedTime(
-        *(card, request.inputs.source.encoder, config.precision, config.train_layers, frozen)
+        *(card, request.inputs.source.encoder, config.precision, config.train_layers, frozen),
+        adapted=_adapted(request),
     )
     return time.update_seconds
 

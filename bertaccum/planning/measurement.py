@@ -24,6 +24,7 @@ from bertaccum.bert.precision import candidate_precisions, resolved_precision
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution import device_memory
 from bertaccum.errors import BertAccumError, RunError
+from bertaccum.options.adapting import unused_options
 from bertaccum.options.cards import Card
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
@@ -142,6 +143,7 @@ class PlanRequest:
         names -= {"memory_limit", "precision"}
         # The folder only decides where host tensors are, and the search does not compile.
         names -= {"offload_folder", "compile"}
+        names -= unused_options(self.config)
         parts = [
             _FORMAT,
             __version__,

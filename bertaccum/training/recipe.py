@@ -15,11 +15,13 @@ from official.nlp.optimization import WarmUp
 from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.accumulation.window import WindowOptimizer
-from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
+from bertaccum.bert.adapters import Adaptation, adapt
+from bertaccum.bert.encoder import Frozen, build_encoder, freeze, set_recompute
 from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head, read_head
 from bertaccum.errors import InputError
+from bertaccum.options.adapting import FULL
 from bertaccum.options.commands import ADAMW, BERT_ADAMW, TrainConfig
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
@@ -46,7 +48,10 @@ def build_model(
     policy = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
     try:
-        encoder = build_encoder(source.encoder, config.dropout, output_tokens(config))
+        frozen = _frozen(config, source.encoder.num_hidden_layers)
+        encoder = build_encoder(
+            source.encoder, config.dropout, output_tokens(config), frozen=frozen
+        )
         if source.checkpoint is not None and source.format is not None and not source.of_run:
             load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
@@ -59,9 +64,21 @@ def build_model(
             load_masked_head(model.head.weights, source.format, source.checkpoint)
         elif source.checkpoint is not None and source.format is not None and head is not None:
             _load_head(model, source.format, source.checkpoint, head)
+        if (how := Adaptation.of(config)) is not None:
+            adapt(encoder, how, config.seed)
         return model
     finally:
         tf_keras.mixed_precision.set_global_policy(policy)
+
+
+def _frozen(config: TrainConfig, layers: int) -> Frozen:
+    """Return which weights are never trained, and how they are stored."""
+    dtype = None if config.frozen_dtype == "float32" else config.frozen_dtype
+    if config.adapt != FULL:
+        return Frozen(layers, True, dtype)
+    chosen = config.train_layers is not None or config.freeze == "embeddings"
+    trained = layers if config.train_layers is None else config.train_layers
+    return Frozen(layers - trained, chosen, dtype)
 
 
 def _load_head(
