@@ -7,6 +7,7 @@ import functools
 import gc
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,15 @@ def transformers_python() -> Path:
     python = root / "build/peers/environments/huggingface/bin/python"
     if not python.exists():
         pytest.skip(f"no transformers (run make {python.parents[1].relative_to(root)})")
+    return python
+
+
+@pytest.fixture(scope="session")
+def peft_python(transformers_python: Path) -> Path:
+    """Return the Python of an environment with peft; skip the test if it is missing."""
+    python = Path(os.environ.get("BERTACCUM_PEFT_PYTHON", transformers_python))
+    if subprocess.run([python, "-c", "import peft"], capture_output=True).returncode:
+        pytest.skip(f"no peft (install it there, or set BERTACCUM_PEFT_PYTHON): {python}")
     return python
 
 

@@ -252,6 +252,13 @@ def write_description(
         "torch_dtype": "float32",
     }
     write_text(folder / CONFIG, json_text(config))
+    write_tokenizer_of(folder, encoder, tokenization, task)
+
+
+def write_tokenizer_of(
+    folder: Path, encoder: EncoderConfig, tokenization: Tokenization, task: str
+) -> None:
+    """Write only the tokenizer of a model of transformers."""
     # A pipeline for masked tokens must find [MASK] in texts.
     more: dict[str, Any] = {"split_special_tokens": False} if task == MASKED_LM else {}
     if not encoder.type_vocab_size:

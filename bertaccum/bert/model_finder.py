@@ -13,6 +13,7 @@ from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.hub_checkpoint import fetch_checkpoint, fetch_config, is_downloaded
 from bertaccum.bert.huggingface_folder import CONFIG, HUGGINGFACE, RELATIVES
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
+from bertaccum.bert.peft_folder import ADAPTER_CONFIG, has_adapter, read_adapter
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
 from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
 from bertaccum.bert.unknown_model import advice
@@ -76,6 +77,14 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             "`keep_head` needs `init_checkpoint`", "set it to a fine-tuned classifier, or omit it"
         )
     return source
+
+
+def find_weights(config: StepConfig, progress: Progress) -> ModelSource:
+    """Return the pretrained weights that options select, without dimensions and a vocabulary."""
+    config = _with_presets(config)
+    checkpoint = _checkpoint(config, progress)
+    source = ModelSource(_name(config, checkpoint), EncoderConfig(), None, None)
+    return source if checkpoint is None else _pretrained(source, checkpoint, config)
 
 
 def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
@@ -143,6 +152,8 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
     path = Path(checkpoint_files.checkpoint_home(named))
     if checkpoint_files.is_run(path):
         return _Checkpoint(_best_of_run(path), RUN_PREFIX, GOOGLE, path.name, of_run=True)
+    if has_adapter(path):
+        return _adapted(path, config, progress)
     if path.is_dir():
         return _in_folder(
             path, Path(named).name if checkpoint_files.is_prefix(named) else None, config
@@ -158,6 +169,25 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
         advice(named),
         path=path,
     )
+
+
+def _adapted(folder: Path, config: StepConfig, progress: Progress) -> _Checkpoint:
+    """Return the base model of an adapter in peft's format, with the adapter merged into it."""
+    adapter = read_adapter(folder)
+    if adapter.base is None:
+        remedy = "set base_model_name_or_path in it to that model"
+        raise InputError("does not name its base model", remedy, path=folder / ADAPTER_CONFIG)
+    try:
+        base = _checkpoint(dataclasses.replace(config, init_checkpoint=adapter.base), progress)
+    except InputError as error:
+        what = f"is an adapter of {adapter.base}, which cannot be read: {error}"
+        raise InputError(what, path=folder) from None
+    if base is None or base.of_run or not base.form.transposed:
+        what = f"is an adapter of {adapter.base}, which is not in Hugging Face's format"
+        raise InputError(what, "set base_model_name_or_path to such a folder", path=folder)
+    # The commit of the base model does not identify the adapter.
+    form = adapter.merged_into(base.form)
+    return dataclasses.replace(base, form=form, name=folder.name, repository=None)
 
 
 def _with_presets(config: StepConfig) -> StepConfig:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.system.files import json_digest, sha256
 
 
 @dataclass(frozen=True)
@@ -124,3 +125,12 @@ class ModelSource:
         if self.checkpoint is None or self.format is None:
             return None
         return self.checkpoint.with_name(self.checkpoint.name + self.format.identity_suffix)
+
+    @property
+    def weights_digest(self) -> str | None:
+        """A digest of the pretrained weights; None for random weights."""
+        first = self.identity_file
+        if first is None or self.checkpoint is None or self.format is None:
+            return None
+        digests = [sha256(file) for file in (first, *self.format.shards(self.checkpoint))]
+        return digests[0] if len(digests) == 1 else json_digest(digests)

@@ -125,7 +125,7 @@ def original_shape(weight: tf.Variable) -> list[int]:
     return [*shape[:-2], shape[-2] * shape[-1]]
 
 
-def _named_arrays(
+def named_arrays(
     model: tf_keras.Model, factor: float, offset: float, pooler: bool = True
 ) -> Iterator[tuple[str, np.ndarray, bool]]:
     """Yield a model's weights in the shapes of the original code.
@@ -154,7 +154,7 @@ def save_google(
     `factor` and `offset` are those of `save_huggingface`.
     """
     tensors = {}
-    for name, flat, kernel in _named_arrays(model, factor, offset):
+    for name, flat, kernel in named_arrays(model, factor, offset):
         if name.startswith(HEAD_LAYER):
             tensors["output_weights" if kernel else "output_bias"] = flat.T if kernel else flat
         else:
@@ -181,7 +181,7 @@ def save_huggingface(
     tags or masked tokens has no `pooler`.
     """
     model_type, tensors = model.checkpoint_items["encoder"].config.model_type, {}
-    for name, flat, kernel in _named_arrays(model, factor, offset, pooler):
+    for name, flat, kernel in named_arrays(model, factor, offset, pooler):
         # safetensors writes an array in the order of its memory, which is wrong for a transpose.
         array = np.ascontiguousarray(flat.T if kernel else flat)
         tensors[tensor_name(name, model_type, pooler)] = array

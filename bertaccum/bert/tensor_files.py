@@ -6,7 +6,7 @@ Each may be split into several files, which an index lists.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +39,11 @@ def open_tensors(path: Path) -> dict[str, LazyTensor]:
         raise InputError("has the weights of a PEFT adapter", MERGE, path=path)
     plain = plain_names(held)
     return {_current_name(plain[name]): tensor for name, tensor in held.items()}
+
+
+def open_adapter_tensors(path: Path, rename: Callable[[str], str]) -> dict[str, LazyTensor]:
+    """Return the tensors in a file with adapters, under their names without a prefix `bert.`."""
+    return {_current_name(rename(name)): tensor for name, tensor in _open(path).items()}
 
 
 def _open(path: Path) -> dict[str, LazyTensor]:

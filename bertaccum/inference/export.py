@@ -8,16 +8,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.adapters import Adaptation
+from bertaccum.bert.huggingface_folder import write_description, write_tokenizer_of
+from bertaccum.bert.peft_export import save_adapter
+from bertaccum.bert.peft_folder import has_adapter
 from bertaccum.bert.pretrained_weights import save_google, save_huggingface
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.data.word_splitting import split_words
-from bertaccum.errors import RunError, reason
+from bertaccum.errors import ConfigError, RunError, reason
 from bertaccum.inference.push import Confirm, push
 from bertaccum.inference.results import ExportResult
 from bertaccum.inference.tflite import INPUTS, convert, function_of_tokens, with_weights
 from bertaccum.inference.trained_model import TrainedModel, load_trained
+from bertaccum.options.adapting import LORA
 from bertaccum.options.commands import (
     GOOGLE,
     HUGGINGFACE,
@@ -30,9 +34,12 @@ from bertaccum.options.commands import (
 )
 from bertaccum.reporting.model_card import model_card
 from bertaccum.reporting.rendering import render
+from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_record
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.files import json_text
+from bertaccum.system.hub_names import parse_pinned
+from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.forward import (
     deciding_passages,
     logits_of,
@@ -59,9 +66,12 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
     Args:
       confirm: Asks the user whether to upload; None to upload without asking.
     """
-    path, trained = Path(config.folder), load_trained(Path(config.run))
+    path, base = Path(config.folder), _base_of_adapter(config) if config.adapter else {}
+    trained = load_trained(Path(config.run), merged=not config.adapter)
+    kind = "adapter" if config.adapter else config.format
     usage = render(
-        f"usage-{config.format}.md.j2",
+        f"usage-{kind}.md.j2",
+        base=base,
         task=trained.task,
         tokenization=trained.tokenization,
         options=trained.config,
@@ -69,7 +79,7 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
     )
     card = model_card(read_record(Path(config.run)), _LIBRARIES[config.format], usage=usage)
     writers = {SAVEDMODEL: _savedmodel, HUGGINGFACE: _huggingface, GOOGLE: _google, TFLITE: _tflite}
-    write = writers[config.format]
+    write = partial(_adapter, base=base) if config.adapter else writers[config.format]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(path, existing="refuse") as folder:
@@ -95,6 +105,40 @@ def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
     write_description(folder, encoder, trained.tokenization, names, dropout, labels.task)
     pooler = not (trained.config.tags_words or trained.config.predicts_masked)
     save_huggingface(trained.model, folder, *trained.task.head_transform(), pooler=pooler)
+    return folder
+
+
+def _base_of_adapter(config: ExportConfig) -> dict[str, str | None]:
+    """Return how peft names the base model of a run with adapters.
+
+    Raises:
+      ConfigError: The run has no adapters, or their base model is not one of transformers.
+    """
+    best = RunPaths(Path(config.run)).best_checkpoint()
+    files = AdapterFiles.read(best)
+    if config.format != HUGGINGFACE or files is None or files.how.kind != LORA:
+        what = f"`adapter` needs `format` {HUGGINGFACE} and a run with `adapt` {LORA}"
+        raise ConfigError(what, "omit `adapter` to export the whole model")
+    named = str((files.base or {}).get("init_checkpoint"))
+    source = None if files.base is None else files.find_base(best)
+    of_transformers = source is not None and source.format is not None and source.format.transposed
+    if source is None or not of_transformers or has_adapter(Path(named)):
+        what = "`adapter` needs a run that began with a model in Hugging Face's format"
+        raise ConfigError(what, "omit `adapter` to export the whole model")
+    if (repository := parse_pinned(named)) is not None:
+        return {"base_model_name_or_path": repository.name, "revision": repository.commit}
+    return {"base_model_name_or_path": named, "revision": None}
+
+
+def _adapter(
+    folder: Path, trained: TrainedModel, _: ExportConfig, base: dict[str, str | None]
+) -> Path:
+    """Write the adapters of a model for peft, and its tokenizer."""
+    files, how = trained.files, Adaptation.of(trained.config)
+    assert how is not None
+    write_tokenizer_of(folder, files.encoder, trained.tokenization, files.labels.task)
+    pooler = not trained.config.tags_words
+    save_adapter(trained.model, folder, how, base, trained.task.head_transform(), pooler)
     return folder
 
 

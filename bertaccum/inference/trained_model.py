@@ -44,8 +44,11 @@ class TrainedModel:
         return saved_update(self.folder)
 
 
-def load_trained(run: Path) -> TrainedModel:
+def load_trained(run: Path, merged: bool = True) -> TrainedModel:
     """Load the best model of a run.
+
+    Args:
+      merged: Whether adapters are added to the kernels, so that the model has none.
 
     Raises:
       RunError: The model does not fit in memory.
@@ -59,7 +62,7 @@ def load_trained(run: Path) -> TrainedModel:
             encoder = build_encoder(files.encoder, 0.0, output_tokens(config), zeros)
             outputs = files.labels.outputs
             model = build_task_model(config, encoder, files.encoder, outputs, initializer=zeros)
-        load_run(model, best / RUN_PREFIX)
+        load_run(model, best / RUN_PREFIX, merged=merged)
     except tf.errors.ResourceExhaustedError:
         raise RunError(
             "the model does not fit in memory", "raise `memory_limit`", path=best

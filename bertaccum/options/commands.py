@@ -147,10 +147,10 @@ class StepConfig(Options):
     init_checkpoint: str | None = model_option(
         None,
         "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
-        " or file prefix in Google's format; a Hugging Face folder; the name of a model on the"
-        " Hugging Face Hub, as OWNER/NAME or OWNER/NAME@REVISION; a run folder, whose best"
-        " checkpoint is loaded (the head only if the classes match); or none for random weights."
-        " [default: the weights of the preset]",
+        " or file prefix in Google's format; a Hugging Face folder, or one with an adapter of peft;"
+        " the name of a model on the Hugging Face Hub, as OWNER/NAME or OWNER/NAME@REVISION; a run"
+        " folder, whose best checkpoint is loaded (the head only if the classes match); or none for"
+        " random weights. [default: the weights of the preset]",
         path=True,
     )
     keep_head: bool = model_option(
@@ -667,6 +667,11 @@ class ExportConfig(ShowConfig):
         choices=(NOT_QUANTIZED, INT8),
     )
 
+    adapter: bool = setting(
+        False,
+        "With `format` huggingface, write only the adapters of a run with `adapt` lora, its pooler"
+        " and its head, in the format of the peft library, instead of the merged model.",
+    )
     push: str | None = setting(
         None,
         "Upload a huggingface export to the model OWNER/NAME on the Hugging Face Hub, which is"
@@ -679,7 +684,8 @@ class ExportConfig(ShowConfig):
         """The folder to write: `out`, or the default folder of the format."""
         tokens = f"-{TOKENS}" if (self.format, self.inputs) == (SAVEDMODEL, TOKENS) else ""
         int8 = f"-{INT8}" if self.quantize == INT8 else ""
-        return self.out or f"{self.run.rstrip('/')}/export-{self.format}{tokens}{int8}"
+        adapter = "-adapter" if self.adapter else ""
+        return self.out or f"{self.run.rstrip('/')}/export-{self.format}{tokens}{int8}{adapter}"
 
 
 @dataclass(frozen=True)

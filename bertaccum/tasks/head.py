@@ -10,13 +10,16 @@ import tf_keras
 from official.nlp.modeling import models
 
 from bertaccum.bert import encoder as bert_encoder
+from bertaccum.bert.adapters import adapt, merge
 from bertaccum.bert.encoder import Initializer
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.in_place import check_finite
 from bertaccum.bert.model_source import HEAD_LAYER
+from bertaccum.bert.pretrained_weights import load_encoder
 from bertaccum.bert.transformer_layer import OutputTokens
 from bertaccum.errors import InputError, reason
 from bertaccum.options.commands import StepConfig
+from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.forward import Tagger
 from bertaccum.tasks.masked_model import build_masked_model
 
@@ -118,21 +121,19 @@ class Head(tf_keras.layers.Layer):
         return tf.reshape(logits, [*tf.unstack(tf.shape(pooled))[:-1], logits.shape[-1]])
 
 
-def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
+def load_run(model: tf_keras.Model, path: Path, head: bool = True, merged: bool = True) -> None:
     """Load the weights of a run's best checkpoint into a classifier.
 
     Args:
       head: Whether to load the head as well as the encoder and its pooler.
+      merged: Whether adapters are added to the kernels, so that the model has none.
     """
-    encoder, *heads = _named_layers(model).items()
-    layers = _named_layers(encoder[1])
-    parts = [{encoder[0]: tf.train.Checkpoint(**{n: layer})} for n, layer in layers.items()]
-    parts += [dict([named]) for named in heads] if head else []
+    adapted = AdapterFiles.read(path.parent)
     try:
-        # Reading all at once would need twice the memory of the model.
-        for part in parts:
-            whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**part))
-            whole.read(str(path)).assert_existing_objects_matched().expect_partial()
+        if adapted is None:
+            _load_whole(model, path, head)
+        else:
+            _load_adapted(model, path, adapted, head, merged)
     except tf.errors.ResourceExhaustedError:
         raise
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
@@ -140,6 +141,38 @@ def load_run(model: tf_keras.Model, path: Path, head: bool = True) -> None:
         raise InputError(what, "train the model again", path=path) from None
     for weight in model.weights:
         check_finite(weight, weight.name.removesuffix(":0"), path)
+
+
+def _load_whole(model: tf_keras.Model, path: Path, head: bool) -> None:
+    encoder, *heads = _named_layers(model).items()
+    layers = _named_layers(encoder[1])
+    parts = [{encoder[0]: tf.train.Checkpoint(**{n: layer})} for n, layer in layers.items()]
+    parts += [dict([named]) for named in heads] if head else []
+    # Reading all at once would need twice the memory of the model.
+    for part in parts:
+        whole = tf.train.Checkpoint(model=tf.train.Checkpoint(**part))
+        whole.read(str(path)).assert_existing_objects_matched().expect_partial()
+
+
+def _load_adapted(
+    model: tf_keras.Model, path: Path, adapted: AdapterFiles, head: bool, merged: bool
+) -> None:
+    """Load the weights from which a run began, then those that it trained."""
+    encoder = model.checkpoint_items["encoder"]
+    if adapted.base is not None:
+        base = adapted.find_base(path.parent)
+        assert base.checkpoint is not None and base.format is not None
+        if base.of_run:
+            load_run(model, base.checkpoint, head=False)
+        else:
+            load_encoder(encoder, base.format, base.checkpoint)
+    adapted.round(encoder)
+    bert_encoder.freeze(encoder, adapted.how.train_layers, False)
+    adapt(encoder, adapted.how)
+    own = {id(weight) for weight in (model if head else encoder).variables}
+    adapted.load([w for w in adapted.weights(model) if id(w) in own], path.parent)
+    if merged:
+        merge(encoder)
 
 
 def _named_layers(model: tf_keras.Model) -> dict[str, tf_keras.layers.Layer]:

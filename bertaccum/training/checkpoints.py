@@ -28,6 +28,7 @@ from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.files import finite, json_digest, json_text, read_json, refuse_special, sha256
 from bertaccum.system.temporary_paths import remove
+from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.training.events import Evaluated, check_count
 
@@ -103,11 +104,20 @@ class Checkpoints:
 
     Each checkpoint is written atomically. It is saved between updates, when the accumulators are
     empty, so it does not contain them.
+
+    Args:
+      trained_only: Whether checkpoints contain only the weights that are trained.
     """
 
     def __init__(
-        self, model: tf_keras.Model, optimizer: WindowOptimizer, folder: RunPaths, keep: int
+        self,
+        model: tf_keras.Model,
+        optimizer: WindowOptimizer,
+        folder: RunPaths,
+        keep: int,
+        trained_only: bool = False,
     ) -> None:
+        self._trained_only = trained_only
         self._folder, self._keep = folder.checkpoints, keep
         self._model, self._optimizer = model, optimizer
 
@@ -118,7 +128,7 @@ class Checkpoints:
           RunError: The checkpoint cannot be written; earlier checkpoints are intact.
         """
         with _saved(state_of(self._folder, position.update), self._folder) as folder:
-            write_state(self._model, self._optimizer, folder / _STATE)
+            write_state(self._model, self._optimizer, folder / _STATE, self._trained_only)
             files = {file.name: sha256(file) for file in sorted(folder.iterdir())}
             cut = {key: getattr(batch, key) for key in CUT}
             # JSON has no NaN, so the digest is computed for the values as they are written.
@@ -139,7 +149,7 @@ class Checkpoints:
         """Copy the chief's variables to all workers; every worker must call this method."""
         if topology.workers == 1:
             return
-        for kept in _state(self._model, self._optimizer).values():
+        for kept in _state(self._model, self._optimizer, self._trained_only).values():
             for part in _parts(kept):
                 value = part.numpy()
                 given = value if topology.chief else np.zeros_like(value)
@@ -155,7 +165,8 @@ class Checkpoints:
           RunError: The checkpoint does not fit in memory.
         """
         try:
-            for name, kept in _state(self._model, self._optimizer).items():
+            state = _state(self._model, self._optimizer, self._trained_only)
+            for name, kept in state.items():
                 for part in _parts(kept):
                     _restore(part, path / _STATE, name)
         except tf.errors.ResourceExhaustedError:
@@ -166,12 +177,14 @@ class Checkpoints:
             raise _unusable(path, f"does not match this run's model ({reason(error)})") from None
 
 
-def write_state(model: tf_keras.Model, optimizer: WindowOptimizer, path: Path) -> None:
+def write_state(
+    model: tf_keras.Model, optimizer: WindowOptimizer, path: Path, trained_only: bool = False
+) -> None:
     """Write the variables of a model and of its optimizer, without copying them on a CPU.
 
     `path` has no suffix. Accumulators are not written.
     """
-    state = _state(model, optimizer)
+    state = _state(model, optimizer, trained_only)
     tf.raw_ops.SaveV2(
         prefix=str(path),
         tensor_names=list(state),
@@ -181,7 +194,7 @@ def write_state(model: tf_keras.Model, optimizer: WindowOptimizer, path: Path) -
 
 
 def _state(
-    model: tf_keras.Model, optimizer: WindowOptimizer
+    model: tf_keras.Model, optimizer: WindowOptimizer, trained_only: bool
 ) -> dict[str, tf.Variable | HostTensor]:
     """Return what a checkpoint contains, keyed by name; offloading does not change the names."""
     # The loss scale is part of the inner optimizer's state.
@@ -189,7 +202,9 @@ def _state(
         model=model, optimizer=optimizer.inner, skipped_windows=optimizer.skipped_windows
     )
     parts = tf.train.TrackableView(whole).descendants()
+    frozen = {v.name for v in model.non_trainable_variables} if trained_only else set()
     kept = [part for part in parts if isinstance(part, tf.Variable | HostTensor)]
+    kept = [part for part in kept if part.name not in frozen]
     names = [re.sub("[^A-Za-z0-9]", "_", part.name) for part in kept]
     products = optimizer.observer
     kept += products.kept if isinstance(products, GradientProducts) else []
@@ -297,9 +312,16 @@ def _unusable(path: Path, why: str) -> InputError:
 
 
 def save_best(
-    model: tf_keras.Model, files: ModelFiles, evaluated: Evaluated, folder: RunPaths
+    model: tf_keras.Model,
+    files: ModelFiles,
+    evaluated: Evaluated,
+    folder: RunPaths,
+    adapted: AdapterFiles | None = None,
 ) -> None:
     """Write the model's weights, the files needed to use them and their evaluation to `best/`.
+
+    Args:
+      adapted: The description of an adapted model; None for other models.
 
     Raises:
       RunError: The folder cannot be written; the earlier best model is intact.
@@ -307,7 +329,10 @@ def save_best(
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
         write_text(written / EVALUATION, json_text(evaluated.record()))
-        tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
+        if adapted is not None:
+            adapted.write(model, written)
+        else:
+            tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
     # The same update was evaluated again, so this is the model that `set_aside_best` renamed.
     remove(folder.best_aside(evaluated.update))
 

@@ -31,6 +31,7 @@ class DevEvaluator:
         self._best_by = setup.best_by
         inputs, session = setup.inputs, setup.session
         self._files = ModelFiles(inputs.source.encoder, inputs.vocabulary, inputs.labels)
+        self._adapted = setup.adapted
         self._predictor = Predictor(
             setup.model, EvalConfig().batch, session.topology, session.watch
         )
@@ -66,7 +67,7 @@ class DevEvaluator:
         """Save the model, which is the best so far, with its evaluation."""
         fitted = {name: best.scores[name] for name in field_names(Decoding) if name in best.scores}
         files = dataclasses.replace(self._files, decoding=Decoding(**fitted))
-        save_best(self._model, files, best, self._folder)
+        save_best(self._model, files, best, self._folder, self._adapted)
 
     def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
         """Return the fields of a `Decoding` fitted to dev.tsv; empty if none is requested."""

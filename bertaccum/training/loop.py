@@ -59,7 +59,11 @@ class Run:
         self.updater.noise.sums = position.noise
         self.optimizer = self.updater.optimizer
         self.evaluator = DevEvaluator(setup, folder)
-        self.checkpoints = Checkpoints(self.model, self.optimizer, folder, self.config.keep)
+        adapted = setup.adapted
+        self.checkpoints = Checkpoints(
+            *(self.model, self.optimizer, folder, self.config.keep),
+            trained_only=adapted is not None and adapted.base is not None,
+        )
         self.tensorboard: TensorBoardLog | None = None
         self.tracked: list[TrackedRun] = []
         self._began = time.perf_counter() - position.total_seconds
@@ -304,6 +308,7 @@ class Run:
             "model": source.name,
             "pretrained": source.checkpoint is not None,
             "parameters": self.model.count_params(),
+            "best_bytes": sum(file.stat().st_size for file in self.folder.best.glob("*")),
             "versions": {
                 "bertaccum": __version__,
                 "tensorflow": tf.__version__,

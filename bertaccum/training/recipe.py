@@ -17,6 +17,7 @@ from bertaccum.accumulation.transforms import ClipByGlobalNorm
 from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.adapters import Adaptation, adapt
 from bertaccum.bert.encoder import Frozen, build_encoder, freeze, set_recompute
+from bertaccum.bert.in_place import assign_in_place
 from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, HeadMapping, ModelSource
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head, read_head
@@ -55,15 +56,15 @@ def build_model(
         if source.checkpoint is not None and source.format is not None and not source.of_run:
             load_encoder(encoder, source.format, source.checkpoint)
         set_recompute(encoder, config.recompute == "layer")
-        freeze(encoder, config.train_layers, config.freeze == "embeddings")
         model = build_task_model(config, encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
-            load_run(model, source.checkpoint, head is not None)
+            _load_run(model, config, source, outputs, head is not None)
         elif source.checkpoint is not None and config.predicts_masked:
             assert source.format is not None
             load_masked_head(model.head.weights, source.format, source.checkpoint)
         elif source.checkpoint is not None and source.format is not None and head is not None:
             _load_head(model, source.format, source.checkpoint, head)
+        freeze(encoder, config.train_layers, config.freeze == "embeddings")
         if (how := Adaptation.of(config)) is not None:
             adapt(encoder, how, config.seed)
         return model
@@ -79,6 +80,24 @@ def _frozen(config: TrainConfig, layers: int) -> Frozen:
     chosen = config.train_layers is not None or config.freeze == "embeddings"
     trained = layers if config.train_layers is None else config.train_layers
     return Frozen(layers - trained, chosen, dtype)
+
+
+def _load_run(
+    model: tf_keras.Model, config: TrainConfig, source: ModelSource, outputs: int, head: bool
+) -> None:
+    """Give the model the weights of a run, whose head must have as many outputs if it is loaded."""
+    assert source.checkpoint is not None
+    if config.frozen_dtype == "float32":
+        load_run(model, source.checkpoint, head)
+        return
+    # A checkpoint is read in its own dtype.
+    encoder = build_encoder(source.encoder, 0.0, output_tokens(config))
+    whole = build_task_model(config, encoder, source.encoder, outputs)
+    load_run(whole, source.checkpoint, head)
+    values = {weight.name: weight for weight in (whole if head else encoder).weights}
+    for weight in model.weights:
+        if weight.name in values:
+            assign_in_place(weight, values[weight.name].numpy())
 
 
 def _load_head(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.checkpoint_files import checkpoint_home, plain_path
-from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.collectives import all_gather, differences
@@ -24,7 +23,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
 from bertaccum.system.atomic import complete_folder
-from bertaccum.system.files import json_digest, read_json, read_mapping, sha256
+from bertaccum.system.files import read_json, read_mapping
 from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.training.compilation import Compilation
 from bertaccum.version import __version__
@@ -168,17 +167,8 @@ def inputs_of(inputs: RunInputs) -> dict[str, Any]:
         "files in manifest.json": [tsv.name for tsv in inputs.tsvs if is_prepared(tsv)],
         "vocabulary": hashlib.sha256(inputs.vocabulary.identity().encode()).hexdigest(),
         "model": dataclasses.asdict(inputs.source.encoder),
-        "pretrained weights": _weights_digest(inputs.source),
+        "pretrained weights": inputs.source.weights_digest,
     }
-
-
-def _weights_digest(source: ModelSource) -> str | None:
-    """Return a digest of the pretrained weights; None for random weights."""
-    first = source.identity_file
-    if first is None or source.checkpoint is None or source.format is None:
-        return None
-    digests = [sha256(file) for file in (first, *source.format.shards(source.checkpoint))]
-    return digests[0] if len(digests) == 1 else json_digest(digests)
 
 
 def read_mark(folder: RunFolder) -> str:

@@ -36,6 +36,7 @@ from bertaccum.planning.plan_result import PlanResult
 from bertaccum.planning.planner import agreed_precision, find_fastest_plan
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
+from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.task import Task
 from bertaccum.training.compilation import Compilation, decide
@@ -170,6 +171,11 @@ class Setup:
         if self.masking is not None:
             return np.arange(1, len(self.train_store) + 1)
         return read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+
+    @cached_property
+    def adapted(self) -> AdapterFiles | None:
+        """The description of an adapted model; None if whole layers are trained."""
+        return AdapterFiles.of(self.config, self.inputs.source)
 
     @property
     def updates_between_evaluations(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertaccum.errors import ConfigError
-from bertaccum.options.adapting import target_names
+from bertaccum.options.adapting import OPTIONS, target_names, unused_options
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.pretraining import PretrainConfig
 
@@ -58,3 +58,9 @@ def test_targets_have_an_order_of_their_own() -> None:
     assert target_names("value, query") == target_names("query,value") == ("query", "value")
     assert len(target_names("all")) == 6
     assert target_names("attention-output") == ("attention_output",)
+
+
+def test_plans_of_full_training_do_not_depend_on_options_that_are_not_set() -> None:
+    assert unused_options(TrainConfig()) == {*OPTIONS}
+    adapted = TrainConfig(adapt="lora", lora_rank=4, train_layers=1)
+    assert {*OPTIONS} - unused_options(adapted) == {"adapt", "lora_rank"}

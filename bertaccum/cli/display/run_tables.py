@@ -82,6 +82,7 @@ def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
         f"final dev {LABELS[metric]}": shown(summary["last_evaluation"], metric),
         "speed": _speed(summary),
         "peak memory": known_size(summary["peak_memory_bytes"]),
+        "best checkpoint": known_size(summary.get("best_bytes")),
         "training time": f"{summary['total_seconds']:.0f} s",
         "time of the command": f"{seconds:.0f} s",
     }

@@ -1,0 +1,125 @@
+"""Adapters in peft's format: `adapter_config.json` and `adapter_model.safetensors`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
+from bertaccum.bert.tensor_files import open_adapter_tensors
+from bertaccum.errors import InputError
+from bertaccum.system.files import read_object
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Beginning of the names of all weights.
+PREFIX = "base_model.model."
+_PAIR = re.compile(r"(.*)\.lora_([AB])\.weight")
+# What peft puts into the names of modules that are trained in full.
+_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+# Keys of configurations that change what an adapter computes, with the values that can be read.
+_PLAIN: dict[str, Any] = {
+    "peft_type": "LORA",
+    "use_dora": False,
+    "fan_in_fan_out": False,
+    "bias": "none",
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "layers_to_transform": None,
+}
+
+
+@dataclass(frozen=True)
+class PeftAdapter:
+    """A low-rank adapter in a folder.
+
+    Args:
+      folder: The folder.
+      base: Name or path of the model to which it belongs; None if it does not tell.
+      scale: Factor of the product of its matrices.
+    """
+
+    folder: Path
+    base: str | None
+    scale: float
+
+    def merged_into(self, form: CheckpointFormat) -> CheckpointFormat:
+        """Return a format of checkpoints whose weights are those of `form` with the adapter."""
+        own = [self.folder / ADAPTER_CONFIG, self.folder / ADAPTER_WEIGHTS]
+        return dataclasses.replace(
+            form,
+            tensors=partial(self._merged, form.tensors),
+            shards=lambda path: [*form.shards(path), *own],
+            # The labels are those of the base model, whose head the adapter replaces.
+            head=lambda folder: FineTunedHead(),
+        )
+
+    def _merged(
+        self, read: Callable[[Path], Mapping[str, LazyTensor]], path: Path
+    ) -> dict[str, LazyTensor]:
+        """Return the tensors of a checkpoint and of the adapter, as `form.tensors` does."""
+        file, tensors = self.folder / ADAPTER_WEIGHTS, dict(read(path))
+        pairs: dict[str, dict[str, LazyTensor]] = {}
+        for name, tensor in open_adapter_tensors(file, _plain_name).items():
+            if found := _PAIR.fullmatch(name):
+                pairs.setdefault(f"{found[1]}.weight", {})[found[2]] = tensor
+            else:
+                tensors[name] = tensor
+        for name, pair in pairs.items():
+            shapes = [pair[one].shape for one in "BA" if one in pair]
+            fits = name in tensors and len(shapes) == 2 and shapes[0][1] == shapes[1][0]
+            if not fits or [shapes[0][0], shapes[1][1]] != tensors[name].shape:
+                what = f"does not fit {path}: {name} has the shapes {shapes}"
+                raise InputError(what, "use the adapter's base model", path=file)
+            tensors[name] = dataclasses.replace(
+                tensors[name], dtype="F32", read=partial(self._sum, tensors[name], pair)
+            )
+        return tensors
+
+    def _sum(self, tensor: LazyTensor, pair: dict[str, LazyTensor]) -> np.ndarray:
+        product = np.asarray(pair["B"].read()) @ np.asarray(pair["A"].read())
+        return np.asarray(tensor.read()) + np.float32(self.scale) * product
+
+
+def has_adapter(folder: Path) -> bool:
+    """Return whether a folder has an adapter in peft's format."""
+    return all((folder / name).is_file() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+
+
+def read_adapter(folder: Path) -> PeftAdapter:
+    """Return the adapter in a folder.
+
+    Raises:
+      InputError: It is not a low-rank adapter, or has an option that cannot be read.
+    """
+    path = folder / ADAPTER_CONFIG
+    values = read_object(path)
+    for key, plain in _PLAIN.items():
+        if (value := values.get(key, plain)) != plain and (value or plain):
+            what = f"{key} is {value!r}, expected {plain!r}"
+            raise InputError(what, "merge it with merge_and_unload() in peft", path=path)
+    rank, alpha = (_positive(values.get(key)) for key in ("r", "lora_alpha"))
+    base, revision = values.get("base_model_name_or_path"), values.get("revision")
+    named = isinstance(base, str | None) and isinstance(revision, str | None)
+    if rank is None or alpha is None or not named:
+        raise InputError("is damaged", "save the adapter again", path=path)
+    if base and revision and not Path(base).exists():
+        base = f"{base}@{revision}"
+    divisor = math.sqrt(rank) if values.get("use_rslora") else rank
+    return PeftAdapter(folder, base, alpha / divisor)
+
+
+def _positive(value: Any) -> float | None:
+    return value if type(value) in (int, float) and 0 < value < math.inf else None
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a weight in a file of peft without what peft adds to names."""
+    return _SAVED.sub("", name.removeprefix(PREFIX))

@@ -1,0 +1,204 @@
+"""Adapters are written and read in peft's format, for the names of each family."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from test_huggingface_folder import NAMES, SMALL, WORDS, find, inputs
+from test_relatives import RELATIVES, model_of, ours
+
+import bertaccum
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.huggingface_folder import write_description
+from bertaccum.bert.peft_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from bertaccum.bert.pretrained_weights import save_huggingface
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.errors import ConfigError, InputError
+from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.task_names import CLASSIFICATION
+
+FAMILIES = {name: RELATIVES[name] for name in ("distilbert", "electra")} | {"bert": SMALL}
+QUERY = {
+    "bert": "bert.encoder.layer.0.attention.self.query",
+    "distilbert": "distilbert.transformer.layer.0.attention.q_lin",
+    "electra": "electra.encoder.layer.0.attention.self.query",
+}
+SAVED = {
+    "bert": ["classifier", "pooler"],
+    "distilbert": ["classifier", "pre_classifier"],
+    "electra": ["classifier"],
+}
+
+
+def make(work: Path, name: str, config: EncoderConfig) -> None:
+    """Write a base model, a run with adapters that begins with it, and the run's exports."""
+    base, data = work / f"base_{name}", work / "data"
+    base.mkdir()
+    write_description(base, config, Tokenization(Vocabulary(WORDS), 12), NAMES, 0.1)
+    save_huggingface(model_of(config, CLASSIFICATION), base)
+    if not data.exists():
+        data.mkdir()
+        rows = [f"{NAMES[n % 3]}\t{'good bad badly ' * (1 + n % 4)}" for n in range(12)]
+        for split in ("train", "dev"):
+            (data / f"{split}.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    bertaccum.train(
+        data=str(data),
+        out=str(work / f"run_{name}"),
+        init_checkpoint=str(base),
+        adapt="lora",
+        lora_rank=2,
+        lora_alpha=6,
+        lora_targets="all",
+        target_batch=4,
+        micro_batch=4,
+        epochs=2,
+        max_seq_length=12,
+        learning_rate=3e-2,
+    )
+    for kind in ("adapter", "merged"):
+        bertaccum.export(
+            run=str(work / f"run_{name}"),
+            format="huggingface",
+            adapter=kind == "adapter",
+            out=str(work / f"{kind}_{name}"),
+        )
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("peft")
+    for name, config in FAMILIES.items():
+        make(work, name, config)
+    return work
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_names_are_those_of_peft(work: Path, name: str) -> None:
+    values = json.loads((work / f"adapter_{name}" / ADAPTER_CONFIG).read_text())
+    tensors = load_file(work / f"adapter_{name}" / ADAPTER_WEIGHTS)
+    assert (values["r"], values["lora_alpha"], values["peft_type"]) == (2, 6, "LORA")
+    assert values["base_model_name_or_path"] == str(work / f"base_{name}")
+    assert QUERY[name] in values["target_modules"]
+    assert values["modules_to_save"] == SAVED[name]
+    pair = [tensors[f"base_model.model.{QUERY[name]}.lora_{one}.weight"].shape for one in "AB"]
+    assert pair == [(2, SMALL.hidden_size), (SMALL.hidden_size, 2)]
+    layers = SMALL.num_hidden_layers
+    assert len(values["target_modules"]) == 6 * layers and len(tensors) == 12 * layers + 4
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_adapter_is_read_back(work: Path, tmp_path: Path, name: str) -> None:
+    bertaccum.train(
+        data=str(work / "data"),
+        out=str(tmp_path / "again"),
+        init_checkpoint=str(work / f"adapter_{name}"),
+        keep_head=True,
+        max_seq_length=12,
+        max_updates=0,
+    )
+    first, second = load_trained(work / f"run_{name}"), load_trained(tmp_path / "again")
+    expected = ours(FAMILIES[name], first.model)
+    np.testing.assert_allclose(ours(FAMILIES[name], second.model), expected, rtol=0, atol=1e-5)
+    began = find(work / f"base_{name}", keep_head=True)
+    assert began.weights_digest != find(work / f"adapter_{name}").weights_digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"use_dora": True}, r"adapter_config.json: use_dora is True, expected False"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', expected 'LORA'"),
+        ({"rank_pattern": {"query": 4}}, "rank_pattern is"),
+        ({"r": "8"}, "is damaged"),
+        ({"base_model_name_or_path": None}, "does not name its base model"),
+        ({"base_model_name_or_path": "/nowhere/x"}, "adapter of /nowhere/x, which cannot be read"),
+    ],
+)
+def test_other_adapters_are_refused(
+    work: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    path = folder / ADAPTER_CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        find(folder)
+
+
+def test_adapter_of_another_model_is_refused(work: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
+    key = f"base_model.model.{QUERY['bert']}.lora_A.weight"
+    save_file(tensors | {key: np.zeros([2, 3], np.float32)}, folder / ADAPTER_WEIGHTS)
+    with pytest.raises(InputError, match=r"layer.0.attention.self.query.weight has the shapes"):
+        find(folder)
+
+
+def test_rank_stabilized_scale_is_read(work: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    path = folder / ADAPTER_CONFIG
+    key = QUERY["bert"].removeprefix("bert.") + ".weight"
+
+    def read(folder: Path) -> np.ndarray:
+        source = find(folder)
+        assert source.format is not None and source.checkpoint is not None
+        return np.asarray(source.format.tensors(source.checkpoint)[key].read())
+
+    plain, base = read(folder), read(work / "base_bert")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rslora": True}))
+    expected = (plain - base) * np.sqrt(2)
+    np.testing.assert_allclose(read(folder) - base, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["google", "savedmodel"])
+def test_adapter_needs_the_format_of_transformers(work: Path, form: str) -> None:
+    with pytest.raises(ConfigError, match="`adapter` needs `format` huggingface and a run with"):
+        bertaccum.export(run=str(work / "run_bert"), format=form, adapter=True)
+
+
+IN_PEFT = """
+import sys
+import numpy as np, torch
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+work = sys.argv[1]
+given = np.load(f"{work}/inputs.npz")
+for name in sys.argv[2:]:
+    base = AutoModelForSequenceClassification.from_pretrained(f"{work}/base_{name}", num_labels=3)
+    model = PeftModel.from_pretrained(base, f"{work}/adapter_{name}").eval()
+    inputs = {key: torch.tensor(given[key]).long() for key in given}
+    if name == "distilbert":
+        del inputs["token_type_ids"]
+    with torch.no_grad():
+        np.savez(f"{work}/peft_{name}.npz", logits=model(**inputs).logits)
+    model.save_pretrained(f"{work}/theirs_{name}")
+"""
+
+
+@pytest.mark.slow
+def test_peft_computes_the_same_logits(work: Path, tmp_path: Path, peft_python: Path) -> None:
+    token_ids, mask = inputs()
+    given = {"input_ids": token_ids, "attention_mask": mask, "token_type_ids": token_ids % 2}
+    np.savez(work / "inputs.npz", **given)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment |= {"HF_HUB_OFFLINE": "1"}
+    subprocess.run([peft_python, "-c", IN_PEFT, work, *FAMILIES], check=True, env=environment)
+    for name, config in FAMILIES.items():
+        theirs = np.load(work / f"peft_{name}.npz")["logits"]
+        found = ours(config, load_trained(work / f"run_{name}").model)
+        print(f"{name}: largest difference {np.abs(found - theirs).max():.1e}")
+        np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5)
+        # What peft writes is the same file.
+        saved, written = (
+            load_file(work / f"{of}_{name}" / ADAPTER_WEIGHTS) for of in ("theirs", "adapter")
+        )
+        assert saved.keys() == written.keys()
+        assert all(np.array_equal(saved[key], written[key]) for key in saved)
