@@ -40,6 +40,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
+from bertaccum.training.teacher import recorded_logits, with_teacher
 from data_prep.tables.corpus import Corpus
 from data_prep.tables.spellings import class_finder, finite_number
 
@@ -159,8 +160,16 @@ def _weight(number: str, option: str) -> float:
     return weight
 
 
-def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note) -> RunInputs:
+def run_inputs(
+    config: TrainConfig,
+    progress: Progress,
+    note: Note = ignore_note,
+    recorded: list[str] | None = None,
+) -> RunInputs:
     """Return the data, the labels and the model of a run; download the model if needed.
+
+    Args:
+      recorded: Names of the teacher's logits when the run began, if it is resumed.
 
     Raises:
       ConfigError, InputError: A file or an option cannot be used.
@@ -171,7 +180,8 @@ def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note
     data = Path(config.data)
     tsvs, labels = tsvs_to_train_on(data), read_labels(data, config.task, note)
     check_task_options(config, labels)
-    return read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+    inputs = read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+    return with_teacher(config, inputs, progress, recorded)
 
 
 def _pretraining_inputs(config: PretrainConfig, progress: Progress, note: Note) -> RunInputs:
@@ -261,7 +271,7 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
         return None
     new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
     config = dataclasses.replace(read_run_config(run), **new)
-    return run_inputs(config, progress, partial(tell, progress))
+    return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:

@@ -40,6 +40,8 @@ from bertaccum.training.resume import (
     resumed_config,
 )
 from bertaccum.training.setup import Session, connect, find_plan, set_up
+from bertaccum.training.teacher import recorded_logits
+from bertaccum.training.teacher_logits import open_logits
 
 
 def train(
@@ -114,7 +116,7 @@ def resume(
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
     if there:
-        inputs = _plan_before_connecting(config, inputs, progress)
+        inputs = _plan_before_connecting(config, inputs, progress, recorded_logits(path))
     session = connect(config, stopping, progress)
     with session.watch.watched(), _tf_compat.forgetting_custom_gradients():
         # A missing run must be reported before its lock file is opened.
@@ -123,17 +125,25 @@ def resume(
 
 
 def _plan_before_connecting(
-    config: TrainConfig, inputs: RunInputs | None, progress: Progress
+    config: TrainConfig,
+    inputs: RunInputs | None,
+    progress: Progress,
+    recorded: list[str] | None = None,
 ) -> RunInputs | None:
-    """Plan before the workers connect; the cached plan is used once they are connected.
+    """Plan before the workers connect, and compute the teacher's logits; then both are cached.
 
-    Planning needs exclusive use of the device, and may take longer than workers wait for each
-    other.
+    This needs exclusive use of the device, and may take longer than workers wait for each other.
+
+    Args:
+      recorded: Names of the teacher's logits when the run began, if it is resumed.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
-    if workers > 1 and config.micro_batch == AUTO:
-        inputs = inputs or run_inputs(config, progress)
-        find_plan(config, inputs, local, workers, progress)
+    if workers > 1 and (config.micro_batch == AUTO or config.teacher is not None):
+        inputs = inputs or run_inputs(config, progress, recorded=recorded)
+        if config.micro_batch == AUTO:
+            find_plan(config, inputs, local, workers, progress)
+        if inputs.teacher is not None:
+            open_logits(config, inputs, progress)
     return inputs
 
 
@@ -151,6 +161,7 @@ def _continue(
         return {
             "config": dataclasses.asdict(config),
             "mark": mark,
+            "logits": recorded_logits(path),
             "cutting": recorded_compilation(folder, config).numbers(),
             "checkpoint": str(states[-1]) if states else None,
             "saved": checkpoints.read_saved(states[-1], mark) if states else None,
@@ -166,6 +177,8 @@ def _continue(
         # user now sets another micro-batch size.
         keep_plan = topology.chief and "micro_batch" not in asked
         earlier = read_mapping(folder.plan) if keep_plan else None
+        if inputs is None and begun["logits"]:
+            inputs = run_inputs(config, session.progress, recorded=begun["logits"])
         setup = set_up(dataclasses.replace(config, **plan), session, inputs, compilation, earlier)
         broadcast(topology, lambda: check_inputs(folder, setup.inputs))
         run = Run(setup, folder, position)
