@@ -115,6 +115,7 @@ class PlanRequest:
             "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
             "tsvs": [str(tsv) for tsv in self.inputs.tsvs],
             "corpus": self._corpus(),
+            "unlabelled": self._unlabelled(),
             "limit_bytes": limit,
             "accumulation_steps": accumulation_steps,
             "devices": self.devices,
@@ -126,6 +127,11 @@ class PlanRequest:
             return None
         (digest,), length = self.inputs.store_digests, self.config.max_seq_length
         return {"digest": digest, "length": length, "apart": self.config.apart}
+
+    def _unlabelled(self) -> dict[str, str] | None:
+        """Return the path and the digest of the store of unlabeled texts, if there are any."""
+        found = self.inputs.unlabelled
+        return None if found is None else {"path": str(found.path), "digest": found.store_digest}
 
     def digest(self, *ignored: str) -> str:
         """Return a digest of what decides measurements and plan, except for `ignored` options."""
@@ -144,7 +150,10 @@ class PlanRequest:
             [self.inputs.labels.task, self.inputs.labels.outputs],
             {name: getattr(self.config, name) for name in sorted(names)},
             resolved_precision(self.config.precision),
-            self.inputs.store_digests,
+            [
+                *self.inputs.store_digests,
+                *([u.store_digest] if (u := self.inputs.unlabelled) else []),
+            ],
             self.limit_bytes,
             None if self.card is None else dataclasses.asdict(self.card),
             [self.devices, self.shared],

@@ -232,17 +232,21 @@ def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
 
 
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
-    """Return options with the commit of a checkpoint on the Hub, that of earlier runs in a folder.
+    """Return options with the commits of models on the Hub, those of earlier runs in a folder.
 
-    A branch may move while the runs are trained, but all of them begin with the same weights.
+    A branch may move while the runs are trained, but all of them use the same weights.
     """
-    if config.init_checkpoint is None or (asked := model_named(config.init_checkpoint)) is None:
-        return config
-    files = sorted(out.glob("**/seed-*/config.yaml"))
-    earlier = (read_run_config(path.parent).init_checkpoint for path in files)
-    known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
-    name = next(known, None) or pinned(config.init_checkpoint, progress)
-    return dataclasses.replace(config, init_checkpoint=name)
+    for option in ("init_checkpoint", "teacher"):
+        value = getattr(config, option)
+        if value is None or (asked := model_named(value)) is None:
+            continue
+        files = sorted(out.glob("**/seed-*/config.yaml"))
+        earlier = (getattr(read_run_config(path.parent), option) or "" for path in files)
+        known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
+        name = next(known, None) or pinned(value, progress)
+        values: dict[str, Any] = {option: name}
+        config = dataclasses.replace(config, **values)
+    return config
 
 
 def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:

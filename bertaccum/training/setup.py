@@ -129,6 +129,11 @@ class Setup:
         """What the model is trained for: its task, or the task with the teacher's logits."""
         return self.task if self.teacher is None else self.teacher.objective
 
+    @property
+    def labeled_examples(self) -> int:
+        """The number of examples to train on that have labels."""
+        return len(self.train_store) if self.teacher is None else self.teacher.count
+
     def examples(self, number: int, rows: np.ndarray) -> tuple[TokenStore, np.ndarray]:
         """Return a store and the rows in it of the examples of an update, masked if need be."""
         if self.masking is not None:

@@ -32,7 +32,7 @@ from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.corpus_store import cached_stores
 from bertaccum.data.masking import most_masked
 from bertaccum.data.run_inputs import tokenizations
-from bertaccum.data.tokenizing import open_store
+from bertaccum.data.tokenizing import open_store, open_unlabelled
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution import device_memory
 from bertaccum.distribution.topology import Topology
@@ -99,6 +99,9 @@ class MeasuredModel:
                 open_store(Path(tsv), self.task, tokenization, progress)
                 for tsv, tokenization in zip(job["tsvs"], both, strict=False)
             ]
+            if found := job.get("unlabelled"):
+                made_of = Path(found["path"]), self.task, both[0], progress, found["digest"]
+                opened[0] = opened[0].followed_by(open_unlabelled(*made_of))
         else:
             return largest, [[largest] * target]
         multiple = length_multiple(resolved_precision(config.precision))

@@ -201,11 +201,14 @@ def _create_folder(run: Run, named: Iterable[str]) -> None:
     """Create the run folder with the run's configuration and inputs."""
     setup = run.setup
     stores = {"train.tsv": setup.train_store, "dev.tsv": setup.dev_store}
+    rows = {"train.tsv": setup.labeled_examples, "dev.tsv": len(setup.dev_store)}
+    if setup.inputs.unlabelled is not None:
+        rows["unlabelled"] = len(setup.train_store) - setup.labeled_examples
     inputs = inputs_of(setup.inputs) | {
         "mark": run.position.run,
         "options": deciding_options(setup.config),
         "cutting": setup.compilation.numbers(),
-        "rows": {name: len(store) for name, store in stores.items()},
+        "rows": rows,
         "truncation": {
             name: dataclasses.asdict(store.truncation)
             for name, store in stores.items()
