@@ -481,7 +481,8 @@ class TrainConfig(StepConfig):
                 raise ConfigError(what, f"set `teacher` to a trained classifier, or omit `{name}`")
         if self.teacher_weight == 0:
             raise ConfigError(
-                "`teacher_weight` 0 ignores the teacher", "omit `teacher`, or raise it"
+                f"`teacher_weight` {self.teacher_weight} ignores the teacher",
+                "raise it, or omit `teacher`",
             )
         if self.temperature is not None and self.task == REGRESSION:
             what = f"`temperature` {self.temperature} does not apply to the task {REGRESSION}"
