@@ -1,4 +1,4 @@
-"""What a run with a teacher trains on: examples, unlabeled texts, and the teacher's logits."""
+"""The training data of a run with a teacher: examples, unlabeled texts, and its logits."""
 
 from __future__ import annotations
 

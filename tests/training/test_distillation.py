@@ -152,13 +152,15 @@ def test_logits_are_those_of_predictions_in_the_order_of_the_classes(
     assert np.isnan(found.rows).any() == (name == "tags")
 
 
-@pytest.mark.parametrize("windows", [1, 2])
-def test_teacher_in_hugging_faces_format_has_the_logits_of_its_run(
-    tmp_path: Path, windows: int
+@pytest.mark.parametrize(
+    ("form", "windows"), [("huggingface", 1), ("huggingface", 2), ("google", 1)]
+)
+def test_teacher_of_another_program_has_the_logits_of_its_run(
+    tmp_path: Path, form: str, windows: int
 ) -> None:
     options = make_student(tmp_path, "single")
     (expected,) = logits(options)
-    api.export(run=options["teacher"], format="huggingface", out=str(tmp_path / "theirs"))
+    api.export(run=options["teacher"], format=form, out=str(tmp_path / "theirs"))
     # In two windows of 14 tokens, a text has up to 24 tokens, more than the 9 of the longest one.
     length = {"max_seq_length": 24 if windows == 1 else 14, "windows": windows}
     (found,) = logits(options | length | {"teacher": str(tmp_path / "theirs")})
