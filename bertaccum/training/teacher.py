@@ -20,7 +20,7 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.cache import cache_folder, cache_paths, is_cached
 from bertaccum.system.files import read_mapping, sha256
-from bertaccum.system.progress import Progress
+from bertaccum.system.progress import Progress, tell
 from bertaccum.tasks.head_mapping import teacher_mapping
 from data_prep.tables.manifest import is_prepared
 
@@ -138,6 +138,9 @@ def _model(
     if kernel not in tensors or bias not in tensors:
         raise InputError("has no head of a classifier", _HINT, path=named)
     head = dataclasses.replace(source.head, outputs=tensors[bias].shape[0])
+    if inputs.labels.names and not head.names:
+        classes = f"in the order of the classes {', '.join(inputs.labels.names)}"
+        tell(progress, f"{named} has no class names, so its outputs are taken {classes}")
     own = tokenization_of(inputs.vocabulary, dataclasses.replace(config, task=task))
     length = min(own.longest_text, source.encoder.max_position_embeddings)
     options = dataclasses.replace(

@@ -76,6 +76,7 @@ def reordered(labels: Labels) -> Labels:
 def make_student(folder: Path, name: str, **options: Any) -> dict[str, Any]:
     """Write the data and the teacher of a case; return the options of a student without `out`."""
     case = CASES[name]
+    folder.mkdir(parents=True, exist_ok=True)
     data = write_case(folder / "data", case)
     labels = case.labels
     if not labels.names:
