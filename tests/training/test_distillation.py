@@ -19,7 +19,9 @@ from teaching import Here, make_student, make_teacher, reordered, same
 from test_task_updates import CASES, weights_of
 
 from bertaccum import api
+from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.teacher_labels import LOGITS, TeacherLogits
+from bertaccum.data.tokenizing import open_store
 from bertaccum.errors import BertAccumError, InputError
 from bertaccum.inference.predict import TextClassifier
 from bertaccum.inference.predictor import Predictor
@@ -28,7 +30,9 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
+from bertaccum.tasks.kinds import make_task
 from bertaccum.training import teacher_logits
+from bertaccum.training.distillation import join_teacher
 from bertaccum.training.events import OutOfMemory, Started, Updated
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.teacher_logits import open_logits
@@ -175,6 +179,28 @@ def test_teacher_of_another_program_has_the_logits_of_its_run(
     assert any(numbered in line for line in notes.lines) == (form == "google")
 
 
+def test_unlabeled_sentence_counts_the_words_that_both_models_read(tmp_path: Path) -> None:
+    """The teacher reads one word, and the student up to three."""
+    options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"))
+    options["max_seq_length"] = 5
+    shutil.rmtree(options["teacher"])
+    make_teacher(Path(options["teacher"]), CASES["tags"].labels, max_seq_length=3)
+    config, found = TrainConfig(**options), logits(options)
+    inputs, task = run_inputs(config, silent), make_task(CASES["tags"].labels)
+    tokenization = tokenizations(inputs.vocabulary, config)[0]
+    store = open_store(inputs.tsvs[0], task, tokenization, silent)
+    joined, labels = join_teacher(config, inputs, task, store, found, silent)
+    assert (labels.count, len(joined)) == (44, 57)
+    assert store.words.max() == 3
+    np.testing.assert_array_equal(joined.weights, [*store.weights, *[1] * 13])
+    made = labels.of_window(joined, np.array([50, 3]))
+    tokens = [joined.token_ids[joined.offsets[row] : joined.offsets[row + 1]] for row in (50, 3)]
+    np.testing.assert_array_equal(made.token_ids, np.concatenate(tokens))
+    assert made.labels.shape == (2, 3, 6)
+    np.testing.assert_array_equal(made.labels[:, :, 0], [[0] * 3, [1] * 3])
+    np.testing.assert_array_equal(made.labels[0, 0, 1:], found[1].rows[found[1].offsets[6]])
+
+
 def test_interrupted_computation_continues_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +332,7 @@ ERRORS = {
     "two": r"two has 2 outputs \(0, 1\), but the data are classification",
     "scores": "scores has 1 output, but|scores has the problem_type regression",
     "pairs": "pairs reads pairs of texts, but the data are single texts",
+    "pretrained": "pretrained: was pretrained, so it has no classes; choose a fine-tuned",
     "untrained": "untrained: this run has no best checkpoint yet",
 }
 
@@ -327,6 +354,9 @@ def test_teacher_that_cannot_teach_is_an_error_before_anything_is_written(
     }
     if name in made:
         make_teacher(tmp_path / name, made[name])
+    if name == "pretrained":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("task: masked-lm\ntext: reviews.txt\n")
     if name == "untrained":
         shutil.rmtree(tmp_path / "untrained/best")
     if name == "encoder":
