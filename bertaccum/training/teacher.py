@@ -16,6 +16,7 @@ from bertaccum.data.run_inputs import RunInputs, Teacher, Unlabelled, weights_di
 from bertaccum.data.token_store import unlabelled_digest
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.fields import field_names
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.cache import cache_folder, cache_paths, is_cached
@@ -128,7 +129,8 @@ def _model(
         message, hint = (
             text.replace("init_checkpoint", "teacher") for text in (error.message, error.hint)
         )
-        hint = _HINT if "keep_head" in hint else hint
+        others = field_names(StepConfig) - {"init_checkpoint"}
+        hint = _HINT if any(f"`{name}`" in hint for name in others) else hint
         raise InputError(message, hint, path=error.path) from None
     if of_run:
         return options, source

@@ -124,9 +124,7 @@ def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> 
     file.truncate(int(offsets[done]) * row_bytes)
     for logits in _computed([column[done:] for column in columns], labels, job, progress):
         wanted = counts[done : done + len(logits)]
-        rows = np.full((sum(wanted), labels.outputs), np.nan, np.float32)
-        rows[:] = _rows(logits, wanted) if logits.ndim == 3 else logits
-        file.write(rows.tobytes())
+        file.write((_rows(logits, wanted) if logits.ndim == 3 else logits).tobytes())
         file.flush()
         done += len(logits)
         progress(f"the teacher reads {path}", done, len(counts))
@@ -163,7 +161,8 @@ def _computed(
 def _rows(logits: np.ndarray, counts: list[int]) -> np.ndarray:
     """Return the logits of all words, [words, outputs], given those of texts and their numbers."""
     most = max(counts, default=0)
-    padded = np.full((len(counts), max(most, logits.shape[1]), logits.shape[2]), np.nan)
+    shape = len(counts), max(most, logits.shape[1]), logits.shape[2]
+    padded = np.full(shape, np.nan, np.float32)
     padded[:, : logits.shape[1]] = logits
     return padded[np.arange(padded.shape[1]) < np.array(counts)[:, None]]
 

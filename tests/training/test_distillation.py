@@ -85,6 +85,17 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: st
         assert np.abs(weights_of(tmp_path / str(changed)) - expected).max() > 1e-4
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in NAMES]
+)
+def test_teacher_without_weight_changes_no_update(tmp_path: Path, name: str) -> None:
+    """Labels, weights of rows and classes, smoothing and dropout masks remain as they are."""
+    options = make_student(tmp_path, name)
+    run(options, tmp_path / "taught", teacher_weight=1e-9)
+    run(options, tmp_path / "alone", teacher=None)
+    same(weights_of(tmp_path / "taught"), weights_of(tmp_path / "alone"), 1e-6)
+
+
 def test_killed_run_resumes_bit_identically(tmp_path: Path) -> None:
     options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"), windows=2)
     options["max_seq_length"] = 5
