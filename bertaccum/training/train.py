@@ -72,7 +72,7 @@ def train(
       RunError: Training failed.
     """
     named = named_options(config) if named is None else named
-    inputs = _plan_before_connecting(config, inputs, progress)
+    inputs = _prepare_before_connecting(config, inputs, progress)
     session = connect(config, stopping, progress)
     topology = session.topology
     several = topology.workers > 1
@@ -116,7 +116,7 @@ def resume(
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
     if there:
-        inputs = _plan_before_connecting(config, inputs, progress, recorded_logits(path))
+        inputs = _prepare_before_connecting(config, inputs, progress, recorded_logits(path))
     session = connect(config, stopping, progress)
     with session.watch.watched(), _tf_compat.forgetting_custom_gradients():
         # A missing run must be reported before its lock file is opened.
@@ -124,13 +124,13 @@ def resume(
         yield from _continue(path, asked, session, inputs)
 
 
-def _plan_before_connecting(
+def _prepare_before_connecting(
     config: TrainConfig,
     inputs: RunInputs | None,
     progress: Progress,
     recorded: list[str] | None = None,
 ) -> RunInputs | None:
-    """Plan before the workers connect, and compute the teacher's logits; then both are cached.
+    """Compute the teacher's logits and, for several workers, plan; then both are in the cache.
 
     This needs exclusive use of the device, and may take longer than workers wait for each other.
 
@@ -138,12 +138,13 @@ def _plan_before_connecting(
       recorded: Names of the teacher's logits when the run began, if it is resumed.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
-    if workers > 1 and (config.micro_batch == AUTO or config.teacher is not None):
+    plans = workers > 1 and config.micro_batch == AUTO
+    if plans or config.teacher is not None:
         inputs = inputs or run_inputs(config, progress, recorded=recorded)
-        if config.micro_batch == AUTO:
-            find_plan(config, inputs, local, workers, progress)
-        if inputs.teacher is not None:
-            open_logits(config, inputs, progress)
+    if inputs is not None and inputs.teacher is not None:
+        open_logits(config, inputs, progress)
+    if inputs is not None and plans:
+        find_plan(config, inputs, local, workers, progress)
     return inputs
 
 
