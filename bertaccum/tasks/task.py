@@ -46,7 +46,7 @@ PLAIN = Decoding()
 
 
 class Objective(Protocol):
-    """What a model is trained for: the labels of examples, and their losses."""
+    """The form of the labels on which a model is trained, and the losses of examples."""
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:

@@ -126,7 +126,7 @@ class Setup:
 
     @property
     def objective(self) -> Objective:
-        """What the model is trained for: its task, or the task with the teacher's logits."""
+        """The objective of the updates: the task, or the task with the teacher's logits."""
         return self.task if self.teacher is None else self.teacher.objective
 
     @property

@@ -93,7 +93,7 @@ class Trainee:
     """A model in training, and everything else that updates use besides their windows.
 
     Args:
-      objective: What the model is trained for.
+      objective: Labels and losses of the updates, such as a task.
       model: Model that takes the inputs returned by `encoder_inputs`.
       optimizer: Optimizer that accumulates and applies the gradients.
       seed: Seed of dropout. With `dropout_stream` "example", a mask depends on the seed, the number
