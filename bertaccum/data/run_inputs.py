@@ -14,13 +14,35 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import PlanConfig, StepConfig
 from bertaccum.options.pretraining import PretrainConfig, text_paths
 from bertaccum.options.task_names import MASKED_LM, TOKEN_CLASSIFICATION
-from bertaccum.system.files import sha256
+from bertaccum.system.files import json_digest, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.head_mapping import head_mapping
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Task
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.corpus import Corpus, find_corpus
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """A file of texts without labels."""
+
+    path: Path
+    digest: str  # SHA-256 of the file.
+    store_digest: str  # Digest that names its token store.
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained classifier from which a model learns, and where its logits are."""
+
+    # Names of its logits in the cache: of train.tsv and, if there are any, of unlabeled texts.
+    digests: list[str]
+    # Options that find the teacher; None if its logits were computed when the run began.
+    config: StepConfig | None = None
+    # How its outputs become those of the model; None without `config`.
+    mapping: HeadMapping | None = None
+    pinned: str | None = None  # Its name and commit on the Hugging Face Hub, if it is there.
 
 
 @dataclass(frozen=True)
@@ -36,6 +58,8 @@ class RunInputs:
     # How the checkpoint's head becomes the model's; None for a random head.
     head: HeadMapping | None = None
     corpus: Corpus | None = None  # Texts to pretrain on; None for other tasks.
+    teacher: Teacher | None = None  # The classifier from which the model learns; None without one.
+    unlabelled: Unlabelled | None = None  # Texts that it learns from the teacher alone.
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -128,3 +152,12 @@ def read_inputs(source: ModelSource, task: Task, tsvs: list[Path], config: StepC
         ]
     head = head_mapping(source, task.labels, config.keep_head)
     return RunInputs(source, task.labels, tsvs, digests, stores, head)
+
+
+def weights_digest(source: ModelSource) -> str | None:
+    """Return a digest of the pretrained weights; None for random weights."""
+    first = source.identity_file
+    if first is None or source.checkpoint is None or source.format is None:
+        return None
+    digests = [sha256(file) for file in (first, *source.format.shards(source.checkpoint))]
+    return digests[0] if len(digests) == 1 else json_digest(digests)
