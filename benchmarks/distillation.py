@@ -17,6 +17,7 @@ from __future__ import annotations
 import csv
 import os
 import statistics
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,12 @@ from tools import Results, run_part, table
 
 from bertaccum import api
 from bertaccum.bert.encoder_config import DISTILBERT, EncoderConfig, write_bert_config
-from bertaccum.options.commands import CompareConfig
+from bertaccum.data.tokenizing import open_store
+from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.commands import CompareConfig, EvalConfig
 from bertaccum.reporting.run_summaries import compare
+from bertaccum.system.progress import silent
 
 SEEDS = (1, 2, 3)
 ROWS, LABELED = 5_000, 556
@@ -145,6 +150,7 @@ def sizes(shared: Path, out: Path) -> tuple[Results, str]:
         for quantize in ("none", "int8"):
             api.evaluate(run=str(run), latency=True, quantize=quantize)
     models = compare(CompareConfig(out=str(out)), runs)["models"]
+    speeds = {run.name: texts_per_second(run, place / "data/test.tsv") for run in runs}
     rows = [
         [
             one["run"],
@@ -152,11 +158,25 @@ def sizes(shared: Path, out: Path) -> tuple[Results, str]:
             f"{one['value']:.4f}",
             f"{one['model_bytes'] / 2**20:.1f} MiB",
             f"{one['milliseconds_per_text']:.1f} ms",
+            "" if "int8" in one["evaluation"] else f"{speeds[one['run']]:,.0f}",
         ]
         for one in models
     ]
-    heads = ["model", "evaluated on", "accuracy", "weights", "time for one text"]
+    heads = ["model", "evaluated on", "accuracy", "weights", "time for one text", "texts/s"]
     return models, table(heads, rows)
+
+
+def texts_per_second(run: Path, tsv: Path) -> float:
+    """Return the speed of prediction in batches, after the first batches have been traced."""
+    trained = load_trained(run)
+    store = open_store(tsv, trained.task, trained.tokenization, silent)
+    predictor = Predictor(trained.model, EvalConfig().batch)
+    seconds = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        predictor(store, silent)
+        seconds.append(time.perf_counter() - begin)
+    return len(store) / statistics.median(seconds[1:])
 
 
 def spread(values: list[float]) -> str:
