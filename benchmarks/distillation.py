@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from task_data import SICK, DataSet, some_imdb
 from task_trainings import bertaccum, evaluated
 from tools import Results, run_part, table
@@ -29,9 +30,10 @@ from tools import Results, run_part, table
 from bertaccum import api
 from bertaccum.bert.encoder_config import DISTILBERT, EncoderConfig, write_bert_config
 from bertaccum.data.tokenizing import open_store
+from bertaccum.data.windows import by_length
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.options.commands import CompareConfig, EvalConfig
+from bertaccum.options.commands import CompareConfig
 from bertaccum.reporting.run_summaries import compare
 from bertaccum.system.progress import silent
 
@@ -167,16 +169,15 @@ def sizes(shared: Path, out: Path) -> tuple[Results, str]:
 
 
 def texts_per_second(run: Path, tsv: Path) -> float:
-    """Return the speed of prediction in batches, after the first batches have been traced."""
+    """Return the speed of predicting batches of 32 texts in any order."""
     trained = load_trained(run)
     store = open_store(tsv, trained.task, trained.tokenization, silent)
-    predictor = Predictor(trained.model, EvalConfig().batch)
-    seconds = []
-    for _ in range(4):
+    predictor, seconds = Predictor(trained.model, 32), []
+    for start in range(0, 20 * 32, 32):
         begin = time.perf_counter()
-        predictor(store, silent)
+        predictor.predict(store, by_length(store, np.arange(start, start + 32)))
         seconds.append(time.perf_counter() - begin)
-    return len(store) / statistics.median(seconds[1:])
+    return 32 / statistics.median(seconds[5:])
 
 
 def spread(values: list[float]) -> str:
