@@ -33,10 +33,10 @@ from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import load_encoder, read_head, save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertaccum.data.run_inputs import weights_digest
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks.head import build_classifier
-from bertaccum.training import resume
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "##ly", "[unused0]"]
 VOCABULARY = Vocabulary(WORDS)
@@ -221,10 +221,10 @@ def test_weights_in_several_files_are_those_of_one(folder: Path, weights: list[n
     source = find(folder, keep_head=True)
     assert source.checkpoint == folder / INDEX
     assert all(map(np.array_equal, head, read_head(HUGGINGFACE, folder / INDEX)))
-    digest = resume._weights_digest(source)
+    digest = weights_digest(source)
     shard = folder / "model-00002-of-00003.safetensors"
     save_file({name: t + 1 for name, t in load_file(shard).items()}, shard)
-    assert resume._weights_digest(source) != digest
+    assert weights_digest(source) != digest
 
 
 @pytest.mark.parametrize(
