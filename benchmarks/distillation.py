@@ -1,6 +1,6 @@
 """Compares small models that learn with and without a teacher, and the sizes of models.
 
-    python benchmarks/distillation.py taught --shared ../shared   # 2 hours on 2 cores
+    python benchmarks/distillation.py taught --shared ../shared   # 45 minutes on 2 cores
     python benchmarks/distillation.py sizes --shared ../shared    # 5 minutes after `taught`
 
 `taught`: the teacher is a BERT-Small with random weights, trained on all rows of the data. The
@@ -17,21 +17,28 @@ from __future__ import annotations
 import csv
 import os
 import statistics
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from task_data import SICK, DataSet, some_imdb
 from task_trainings import bertaccum, evaluated
 from tools import Results, run_part, table
 
 from bertaccum import api
 from bertaccum.bert.encoder_config import DISTILBERT, EncoderConfig, write_bert_config
+from bertaccum.data.tokenizing import open_store
+from bertaccum.data.windows import by_length
+from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import CompareConfig
 from bertaccum.reporting.run_summaries import compare
+from bertaccum.system.progress import silent
 
 SEEDS = (1, 2, 3)
-ROWS, LABELED = 25_000, 2_223
+ROWS, LABELED = 5_000, 556
 ALONE, TAUGHT, MORE = "labels", "labels and teacher", "labels, teacher and unlabeled texts"
 TINY, DISTIL = "BERT-Tiny, pretrained", "DistilBERT, 2 layers"
 
@@ -43,14 +50,15 @@ class Case:
     Args:
       of_teacher: Data of the teacher, which it reads `reading` times.
       data: Data of the students, which they read `epochs` times.
-      unlabeled: Whether the rows that only the teacher has are unlabeled texts for the students.
+      with_unlabeled: How often students read them together with the rows that only the teacher has,
+        as unlabeled texts; 0 if they do not.
     """
 
     of_teacher: DataSet
     reading: int
     data: DataSet
     epochs: int
-    unlabeled: bool = False
+    with_unlabeled: int = 0
 
 
 def imdb(rows: int) -> DataSet:
@@ -58,7 +66,7 @@ def imdb(rows: int) -> DataSet:
     return DataSet(f"IMDB, {rows * 9 // 10:,} rows", partial(some_imdb, rows))
 
 
-CASES = [Case(SICK, 10, SICK, 10), Case(imdb(ROWS), 2, imdb(LABELED), 4, unlabeled=True)]
+CASES = [Case(SICK, 10, SICK, 4), Case(imdb(ROWS), 3, imdb(LABELED), 10, with_unlabeled=2)]
 
 
 def trained(run: Path, *told: object) -> Path:
@@ -106,7 +114,8 @@ def unlabeled(shared: Path, out: Path) -> Path:
 
 def student(case: Case, data: Path, options: list[object], name: str, seed: int) -> Path:
     """Return the run of a student."""
-    told = ["--data", data, *options, "--epochs", case.epochs, "--seed", seed]
+    epochs = case.with_unlabeled if "--unlabelled" in options else case.epochs
+    told = ["--data", data, *options, "--epochs", epochs, "--seed", seed, "--micro-batch", 32]
     told += ["--max-seq-length", case.data.length, "--eval-every", 1_000_000]
     return trained(data.parent / f"{name} {seed}", *told)
 
@@ -117,7 +126,7 @@ def taught(shared: Path, out: Path) -> tuple[Results, str]:
     for case in CASES:
         run, data = teacher(case, shared, out), case.data.prepared(shared, out)
         ways: dict[str, list[object]] = {ALONE: [], TAUGHT: ["--teacher", run]}
-        if case.unlabeled:
+        if case.with_unlabeled:
             ways[MORE] = ["--teacher", run, "--unlabelled", unlabeled(shared, out)]
         of_teacher = evaluated(run)["accuracy"]
         for name, options in students(shared, out).items():
@@ -143,6 +152,7 @@ def sizes(shared: Path, out: Path) -> tuple[Results, str]:
         for quantize in ("none", "int8"):
             api.evaluate(run=str(run), latency=True, quantize=quantize)
     models = compare(CompareConfig(out=str(out)), runs)["models"]
+    speeds = {run.name: texts_per_second(run, place / "data/test.tsv") for run in runs}
     rows = [
         [
             one["run"],
@@ -150,11 +160,24 @@ def sizes(shared: Path, out: Path) -> tuple[Results, str]:
             f"{one['value']:.4f}",
             f"{one['model_bytes'] / 2**20:.1f} MiB",
             f"{one['milliseconds_per_text']:.1f} ms",
+            "" if "int8" in one["evaluation"] else f"{speeds[one['run']]:,.0f}",
         ]
         for one in models
     ]
-    heads = ["model", "evaluated on", "accuracy", "weights", "time for one text"]
+    heads = ["model", "evaluated on", "accuracy", "weights", "time for one text", "texts/s"]
     return models, table(heads, rows)
+
+
+def texts_per_second(run: Path, tsv: Path) -> float:
+    """Return the speed of predicting batches of 32 texts in any order."""
+    trained = load_trained(run)
+    store = open_store(tsv, trained.task, trained.tokenization, silent)
+    predictor, seconds = Predictor(trained.model, 32), []
+    for start in range(0, 20 * 32, 32):
+        begin = time.perf_counter()
+        predictor.predict(store, by_length(store, np.arange(start, start + 32)))
+        seconds.append(time.perf_counter() - begin)
+    return 32 / statistics.median(seconds[5:])
 
 
 def spread(values: list[float]) -> str:

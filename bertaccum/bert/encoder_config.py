@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,25 +142,21 @@ def read_bert_config(path: Path) -> EncoderConfig:
 
 def checked_config(values: dict[str, Any], path: Path) -> EncoderConfig:
     """Return the encoder's dimensions from the contents of a configuration file."""
-    known = {}
+    known: dict[str, Any] = {}
     for field in dataclasses.fields(EncoderConfig):
-        if field.name not in values:
-            if field.name in _OPTIONAL:
-                continue
-            raise InputError(
-                f"has no {field.name}", "use the file that came with the model", path=path
-            )
+        name, default = field.name, field.default
+        if name not in values and name not in _OPTIONAL:
+            raise InputError(f"has no {name}", "use the file that came with the model", path=path)
+        value = values.get(name, default)
         # DistilBERT has no segment embeddings.
-        may_be = {"type_vocab_size": 0 if values.get("model_type") == DISTILBERT else 1}
-        value, none = values[field.name], may_be | _OPTIONAL
-        known[field.name] = (
-            value
-            if type(value) is not bool and value == none.get(field.name, ())
-            else _checked(path, field.name, value, field.default)
-        )
+        none = name == "type_vocab_size" and values.get("model_type") == DISTILBERT
+        may_be = 0 if none else default
+        known[name] = value if value is may_be else _checked(path, name, value, default)
     config = EncoderConfig(**known)
     if config.embedding_size == config.hidden_size:
         config = dataclasses.replace(config, embedding_size=None)
+    if math.isclose(config.layer_norm_eps, EncoderConfig.layer_norm_eps, rel_tol=1e-3):
+        config = dataclasses.replace(config, layer_norm_eps=EncoderConfig.layer_norm_eps)
     if config.num_hidden_layers > _MAX_LAYERS:
         raise InputError(
             f"describes a model of {config.num_hidden_layers:,} layers, more than any BERT has",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,10 @@ class CheckpointFormat:
     # Whether texts are tokenized as transformers does, unless the files of the tokenizer tell
     # otherwise; and whether the embeddings may have more entries than the vocabulary.
     of_transformers: bool = False
+
+    def head_in(self, keys: Collection[str]) -> tuple[str, str]:
+        """Return the keys of the head among those of tensors; the first possible ones if none."""
+        return next((pair for pair in self.head_keys if {*pair} & {*keys}), self.head_keys[0])
 
     def has_pooler(self, keys: Iterable[str]) -> bool:
         """Return whether the keys of tensors include any weight of a pooler."""

@@ -65,8 +65,7 @@ def _load(
 def read_head(form: CheckpointFormat, checkpoint: Path) -> list[np.ndarray]:
     """Return the kernel [outputs, hidden] and the bias [outputs] of a classifier's head."""
     tensors = form.tensors(checkpoint)
-    known = (keys for keys in form.head_keys if {*keys} & {*tensors})
-    keys = next(known, form.head_keys[0])
+    keys = form.head_in(tensors)
     missing = [f"{key} is missing" for key in keys if key not in tensors]
     _refuse_misfit(missing, "omit `keep_head`", checkpoint)
     return [np.asarray(_usable(tensors, key, checkpoint)) for key in keys]

@@ -24,6 +24,28 @@ from data_prep.tables.corpus import Corpus, find_corpus
 
 
 @dataclass(frozen=True)
+class Unlabelled:
+    """A file of texts without labels."""
+
+    path: Path
+    digest: str  # SHA-256 of the file.
+    store_digest: str  # Digest that names its token store.
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained classifier from which a model learns, and where its logits are."""
+
+    # Names of its logits in the cache: of train.tsv and, if there are any, of unlabeled texts.
+    digests: list[str]
+    # Options that find the teacher; None if its logits were computed when the run began.
+    config: StepConfig | None = None
+    # How its outputs become those of the model; None without `config`.
+    mapping: HeadMapping | None = None
+    pinned: str | None = None  # Its name and commit on the Hugging Face Hub, if it is there.
+
+
+@dataclass(frozen=True)
 class RunInputs:
     """The inputs of a run: the model to start from, the task and the data."""
 
@@ -36,6 +58,8 @@ class RunInputs:
     # How the checkpoint's head becomes the model's; None for a random head.
     head: HeadMapping | None = None
     corpus: Corpus | None = None  # Texts to pretrain on; None for other tasks.
+    teacher: Teacher | None = None  # The classifier from which the model learns; None without one.
+    unlabelled: Unlabelled | None = None  # Texts that it learns from the teacher alone.
 
     @property
     def vocabulary(self) -> Vocabulary:

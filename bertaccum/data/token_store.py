@@ -10,8 +10,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -25,6 +27,24 @@ from data_prep.tables.manifest import is_prepared
 # Increment these numbers if the same inputs would result in a different store of a TSV, or of a
 # corpus.
 _FORMAT, _FORMAT_OF_CORPUS = 9, 1
+
+
+class JoinedTokens:
+    """The tokens of several stores, one after the other, without a copy; only slices are read.
+
+    Args:
+      parts: Tokens of each store, [tokens] int32. A slice lies within one of them.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self._parts = parts
+        self._starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+
+    def __getitem__(self, place: slice) -> np.ndarray:
+        start = place.start or 0
+        number = int(np.searchsorted(self._starts[1:-1], start, side="right"))
+        first = self._starts[number]
+        return self._parts[number][start - first : place.stop - first]
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,32 @@ class TokenStore:
         shapes[:, 1] = np.minimum(-(-shapes[:, 1] // multiple) * multiple, most)
         return dataclasses.replace(self, shapes=np.broadcast_to(shapes, self.shapes.shape))
 
+    def followed_by(self, other: TokenStore) -> TokenStore:
+        """Return a store of these examples, then of the unlabeled ones in `other`."""
+        zeros = np.zeros((len(other), *self.labels.shape[1:]), self.labels.dtype)
+        return dataclasses.replace(
+            self,
+            # Only the slices of single examples are read from a store to train on.
+            token_ids=cast(np.ndarray, JoinedTokens([self.token_ids, other.token_ids])),
+            offsets=np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+            shapes=np.concatenate([self.shapes, other.shapes]),
+            labels=np.concatenate([self.labels, zeros]),
+            weights=np.concatenate([self.weights, other.weights]),
+        )
+
+    def of_rows(self, rows: np.ndarray, labels: np.ndarray) -> TokenStore:
+        """Return a store in memory of some rows, in their order, with other labels."""
+        lengths, starts = self.lengths(rows), self.offsets[rows]
+        tokens = [self.token_ids[a : a + n] for a, n in zip(starts, lengths, strict=True)]
+        return dataclasses.replace(
+            self,
+            token_ids=np.concatenate([np.zeros(0, np.int32), *tokens]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            shapes=self.shapes[rows],
+            labels=labels,
+            weights=self.weights[rows],
+        )
+
     def lengths(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of tokens in each of the rows with the numbers `rows`."""
         return self.offsets[rows + 1] - self.offsets[rows]
@@ -86,6 +132,16 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
     of_labels += [labels.format] if labels.format else []
     key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def unlabelled_digest(contents: str, labels: Labels, tokenization: Tokenization) -> str:
+    """Return the name of the token store of a file of texts without labels.
+
+    Args:
+      contents: Digest of the file.
+    """
+    key = [_FORMAT, "unlabelled", contents, labels.pairs, labels.task, tokenization.identity()]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
 
 
 def corpus_digest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.data.given_texts import read_unlabelled
 from bertaccum.data.token_store import TokenStore, store_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
@@ -47,11 +48,36 @@ def open_store(
     """Return the token store of a TSV, creating it if it is not in the cache."""
     task = task_in(tsv, task)
     digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
-    folder = cached_folder(
-        cache_folder() / "tokens" / digest,
+    return _opened(
+        digest,
         lambda path: _make_store(path, tsv, task, Tokenizer(tokenization), progress),
         progress,
     )
+
+
+def open_unlabelled(
+    path: Path, task: Task, tokenization: Tokenization, progress: Progress, digest: str
+) -> TokenStore:
+    """Return the token store of a file of texts, creating it if it is not in the cache.
+
+    Its labels are zeros; each word has the tag 0.
+
+    Args:
+      digest: Name of the store, as `unlabelled_digest` returns it.
+    """
+
+    def make(folder: Path) -> None:
+        columns, tokenizer = read_unlabelled(path, task.labels, progress), Tokenizer(tokenization)
+        count = len(columns[0])
+        _write_store(
+            folder, columns, None, np.ones(count, np.float32), task, tokenizer, progress, path
+        )
+
+    return _opened(digest, make, progress)
+
+
+def _opened(digest: str, make: Callable[[Path], None], progress: Progress) -> TokenStore:
+    folder = cached_folder(cache_folder() / "tokens" / digest, make, progress)
     return TokenStore(
         token_ids=np.memmap(folder / "token_ids.int32", np.int32, "r"),
         offsets=np.fromfile(folder / "offsets.int64", np.int64),
@@ -64,14 +90,18 @@ def open_store(
 
 def store_of(columns: Columns, tokenizer: Tokenizer) -> TokenStore:
     """Return an in-memory token store of unlabeled texts or pairs; its labels are zeros."""
-    tokens = tokenizer(*(tf.constant(column, tf.string) for column in columns))
+    return store_of_tokens(tokenizer(*(tf.constant(column, tf.string) for column in columns)))
+
+
+def store_of_tokens(tokens: tf.RaggedTensor) -> TokenStore:
+    """Return an in-memory token store of tokens [examples, (length)]; its labels are zeros."""
     token_ids, offsets = tokens.flat_values.numpy(), tokens.row_splits.numpy()
     return TokenStore(
         token_ids=token_ids,
         offsets=offsets,
         shapes=example_shapes(token_ids, offsets),
-        labels=np.zeros(len(columns[0]), np.int32),
-        weights=np.ones(len(columns[0]), np.float32),
+        labels=np.zeros(len(offsets) - 1, np.int32),
+        weights=np.ones(len(offsets) - 1, np.float32),
     )
 
 
@@ -94,7 +124,7 @@ def store_of_table(
     """
     task = task_in(original or path, task)
     labels = task.labels
-    store = store_of(_texts(path, table, labels.pairs), tokenizer)
+    store = store_of(texts_of_table(path, table, labels.pairs), tokenizer)
     cells = set(label_column(path, table))
     written = {label for own in task.parts(cells, separator).values() for label in own}
     if form is None and original is not None:
@@ -154,29 +184,50 @@ def _make_store(
     folder: Path, tsv: Path, task: Task, tokenizer: Tokenizer, progress: Progress
 ) -> None:
     table = read_tsv(tsv, ReadOptions(weight_if_named=True))
-    encoded = task.encode(tsv, table)
-    columns = _texts(tsv, table, task.labels.pairs)
+    ones = np.ones(len(table), np.float32)
+    weights = table[WEIGHT].to_numpy(np.float32) if WEIGHT in table else ones
+    columns, encoded = texts_of_table(tsv, table, task.labels.pairs), task.encode(tsv, table)
+    _write_store(folder, columns, encoded, weights, task, tokenizer, progress, tsv)
+
+
+def _write_store(
+    folder: Path,
+    columns: Columns,
+    encoded: np.ndarray | None,
+    weights: np.ndarray,
+    task: Task,
+    tokenizer: Tokenizer,
+    progress: Progress,
+    source: Path,
+) -> None:
+    """Write a token store.
+
+    Args:
+      encoded: Labels of the examples; None for texts without labels.
+      weights: Weight of each example, [examples] float32.
+      source: The file of the texts.
+    """
+    total = len(columns[0])
     with new_folder(folder, existing="keep") as temporary:
         kept, whole, shapes, counts = [np.zeros(1, np.int64)], [], [], list[np.ndarray]()
         with (temporary / "token_ids.int32").open("wb") as file:
             for done, (tokens, lengths) in enumerate(tokenized(columns, tokenizer), 1):
                 token_ids = tokens.flat_values.numpy()
                 if isinstance(task, TokenClassification):
-                    own = encoded[(done - 1) * _BATCH : done * _BATCH]
-                    splits = tokens.row_splits.numpy()
-                    token_ids = with_tags(token_ids, splits, own, task.continued)
+                    if encoded is not None:
+                        own = encoded[(done - 1) * _BATCH : done * _BATCH]
+                        splits = tokens.row_splits.numpy()
+                        token_ids = with_tags(token_ids, splits, own, task.continued)
                     starts = tokens.row_starts().numpy()
                     counts.append(np.add.reduceat(token_ids >= TAG, starts, dtype=np.float32))
                 file.write(token_ids.tobytes())
                 shapes.append(example_shapes(token_ids, tokens.row_splits.numpy()))
                 kept.append(tokens.row_lengths().numpy())
                 whole.append(lengths.numpy())
-                progress(f"tokenizing {tsv}", min(done * _BATCH, len(table)), len(table))
+                progress(f"tokenizing {source}", min(done * _BATCH, total), total)
         np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
         np.save(temporary / "shapes.npy", np.concatenate(shapes))
-        np.save(temporary / "labels.npy", encoded)
-        ones = np.ones(len(table), np.float32)
-        weights = table[WEIGHT].to_numpy(np.float32) if WEIGHT in table else ones
+        np.save(temporary / "labels.npy", np.zeros(total, np.int32) if encoded is None else encoded)
         if counts:  # The loss of an example is the mean of its words.
             weights = weights * np.concatenate(counts)
         np.save(temporary / "weights.npy", weights)
@@ -214,7 +265,8 @@ def _kept(
     }
 
 
-def _texts(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:
+def texts_of_table(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:
+    """Return the texts of a table and, for pairs, its second texts."""
     if pairs and PAIR not in table:
         raise InputError(
             "has single texts, but the model was trained on pairs",
@@ -231,13 +283,13 @@ def _texts(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:
 
 
 def tokenized(
-    columns: Columns, tokenizer: Tokenizer
+    columns: Columns, tokenizer: Tokenizer, batch: int = _BATCH
 ) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
-    """Yield the result of `Tokenizer.with_lengths` for each batch of rows; use all cores."""
+    """Yield the result of `Tokenizer.with_lengths` for each `batch` of rows; use all cores."""
 
     def batches() -> Iterator[tuple[list[str], ...]]:
-        for start in range(0, len(columns[0]), _BATCH):
-            yield tuple(column[start : start + _BATCH] for column in columns)
+        for start in range(0, len(columns[0]), batch):
+            yield tuple(column[start : start + batch] for column in columns)
 
     data = tf.data.Dataset.from_generator(
         batches, output_signature=(tf.TensorSpec([None], tf.string),) * len(columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ class Predictions:
     logits: np.ndarray  # Logits [examples, outputs], in the order of the TSV.
     # Which window of each text decided, as `deciding_windows` returned it.
     windows: list[dict[str, int]]
-    speed: dict[str, Any]  # Size and latency, if requested; and the quantization, if any.
+    # Size and latency, if requested; and the quantization, if any.
+    speed: dict[str, Any] = field(default_factory=dict)
 
 
 def predictions(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.data.given_texts import given, words_between_spaces
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import store_of
 from bertaccum.distribution.device_memory import limit_memory
-from bertaccum.errors import InputError
 from bertaccum.inference.mask_filler import MaskFiller
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import Prediction, TextAndPair
@@ -25,8 +23,7 @@ from bertaccum.options.fields import size_in_bytes
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
 from bertaccum.tasks.token_classification import TokenClassification
-from data_prep.tables.columns import PAIR, TEXT
-from data_prep.tables.words import SplitText, word_spans
+from data_prep.tables.words import word_spans
 
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
@@ -68,7 +65,7 @@ class TextClassifier:
     def tokenize(self, texts: Sequence[TextAndPair]) -> TokenStore:
         """Return the tokens of at least one text. Other threads may call this method meanwhile."""
         if self._tokenizer.tokenization.words:
-            return store_of([[_words(text) for text, _ in texts]], self._tokenizer)
+            return store_of([[words_between_spaces(text) for text, _ in texts]], self._tokenizer)
         columns = [list(column) for column in zip(*texts, strict=True)][: 1 + self.labels.pairs]
         return store_of(columns, self._tokenizer)
 
@@ -107,57 +104,10 @@ def stream(
     read and tokenize more.
     """
     pairs = classifier.labels.pairs
-    arrived = _read_ahead((_given(text, pairs) for text in texts), 2 * _TOGETHER)
+    arrived = _read_ahead((given(text, pairs) for text in texts), 2 * _TOGETHER)
     tokenized = _read_ahead(((some, classifier.tokenize(some)) for some in arrived), 1)
     for some, store in itertools.chain.from_iterable(tokenized):
         yield from classifier.of_tokens(some, store)
-
-
-def _words(text: str) -> str:
-    """Return the words of a text between spaces."""
-    return SplitText.of(text[start:end] for start, end in word_spans(text))
-
-
-def _given(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text and, for a model of pairs, its second text."""
-    strings = text if isinstance(text, tuple | list) else (text,)
-    if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
-        wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
-        raise InputError(wrong, "omit it, or convert it to a string")
-    given = _split(text, pairs)
-    try:
-        "".join(filter(None, given)).encode()
-    except UnicodeEncodeError:
-        wrong = f"the text {str(text)[:40]!r} contains a character that UTF-8 cannot encode"
-        raise InputError(wrong, "write it in UTF-8") from None
-    return given
-
-
-def _split(text: str | tuple[str, str], pairs: bool) -> TextAndPair:
-    """Return a text as `_given` does."""
-    # A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
-    # text may be empty; null in JSON stands for an empty text, as in a table.
-    if not pairs and isinstance(text, str):
-        return text, None
-    if not pairs:
-        raise InputError(
-            f"the text {text[0][:40]!r} has a second text, but the model takes single texts",
-            "omit `text_pair_column`, or rename the column text_pair",
-        )
-    if not isinstance(text, str):
-        return text
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        record = json.loads(text)
-        one, other = ("" if cell is None else cell for cell in (record[TEXT], record[PAIR]))
-        if isinstance(one, str) and isinstance(other, str):
-            return one, other
-    first, tab, second = text.partition("\t")
-    if not tab:
-        raise InputError(
-            f"the text {text[:40]!r} is single, but the model takes pairs",
-            "separate the two texts with a tab, or choose a column with `text_pair_column`",
-        )
-    return first, second
 
 
 def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[Any]]:

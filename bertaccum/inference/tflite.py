@@ -12,6 +12,7 @@ import tf_keras
 from bertaccum.bert.packed_tokens import encoder_inputs, inputs_of_tokens, tags_of
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import batches_by_length, make_window
+from bertaccum.system.machine import usable_cores
 from bertaccum.system.progress import Progress
 from bertaccum.tasks.forward import Tagger
 
@@ -91,7 +92,9 @@ class Int8Predictor:
         with warnings.catch_warnings():
             # TensorFlow 2.20 still contains the interpreter whose removal it announces.
             warnings.simplefilter("ignore", UserWarning)
-            self._interpreter = tf.lite.Interpreter(model_content=content)
+            self._interpreter = tf.lite.Interpreter(
+                model_content=content, num_threads=usable_cores()
+            )
         self._predict = self._interpreter.get_signature_runner()
 
     def with_passages(self, store: TokenStore, progress: Progress) -> np.ndarray:

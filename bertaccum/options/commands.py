@@ -20,7 +20,7 @@ from bertaccum.options.cards import CARDS, Card, card_with_memory, check_card
 from bertaccum.options.fields import AUTO, MAX_EPOCHS, OFF, ON, Numbers, Options, setting
 from bertaccum.options.metrics import METRICS
 from bertaccum.options.offload_rungs import OFFLOAD
-from bertaccum.options.task_names import MASKED_LM, TASKS, TOKEN_CLASSIFICATION
+from bertaccum.options.task_names import MASKED_LM, REGRESSION, TASKS, TOKEN_CLASSIFICATION
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 SPLITS = ("train", "dev", "test", "dev-mismatched", "test-mismatched")
@@ -379,6 +379,34 @@ class TrainConfig(StepConfig):
         " all classes.",
         numbers=Numbers(0, 0.99),
     )
+    teacher: str | None = optimization_option(
+        None,
+        "Trained classifier whose outputs the model also learns (knowledge distillation): a run"
+        " folder, a Hugging Face folder, the name of a model on the Hugging Face Hub, or a folder"
+        " in Google's format. It needs the same classes, but may have another vocabulary."
+        " [default: none]",
+        path=True,
+    )
+    temperature: float | None = optimization_option(
+        None,
+        "With `teacher`, the number that divides the logits of both models before they are"
+        " compared; larger numbers give more weight to unlikely classes. It does not apply to"
+        " regression. [default: 2]",
+        numbers=Numbers(0, exclusive=True, real=True),
+    )
+    teacher_weight: float | None = optimization_option(
+        None,
+        "With `teacher`, the fraction of the loss that compares the model with the teacher; the"
+        " rest compares it with the labels. 1: the labels are not used. [default: 0.5]",
+        numbers=Numbers(0, 1, real=True),
+    )
+    unlabelled: str | None = optimization_option(
+        None,
+        "With `teacher`, a file of further texts, without labels, which the model learns from the"
+        " teacher alone: a table with a text column, or one text per line, as for `bertaccum"
+        " predict`. [default: none]",
+        path=True,
+    )
     optimizer: str = optimization_option(
         ADAMW,
         "Optimizer. adamw: AdamW, with learning rate decay that starts after warm-up; bert-adamw:"
@@ -479,6 +507,21 @@ class TrainConfig(StepConfig):
             what = f"`strategy` one and `replicas` {self.replicas} contradict each other"
             raise ConfigError(what, "omit one of the two")
         _refuse_above(self, "replicas", "target_batch")
+        for name in ("temperature", "teacher_weight", "unlabelled"):
+            if self.teacher is None and (value := getattr(self, name)) is not None:
+                what = f"`{name}` {value} has no effect without `teacher`"
+                raise ConfigError(what, f"set `teacher` to a trained classifier, or omit `{name}`")
+        if self.teacher_weight == 0:
+            raise ConfigError(
+                f"`teacher_weight` {self.teacher_weight} ignores the teacher",
+                "raise it, or omit `teacher`",
+            )
+        if self.temperature is not None and self.task == REGRESSION:
+            what = f"`temperature` {self.temperature} does not apply to the task {REGRESSION}"
+            raise ConfigError(what, "omit it: the model learns the teacher's numbers")
+        if self.teacher is not None and self.label_pieces != FIRST:
+            what = f"`label_pieces` {self.label_pieces} and `teacher` contradict each other"
+            raise ConfigError(what, "omit `label_pieces`: the teacher gives each word one tag")
 
 
 @dataclass(frozen=True)

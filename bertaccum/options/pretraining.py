@@ -28,6 +28,7 @@ _UNUSED = frozenset(
         *("truncate", "head_fraction", "windows", "stride", "pool", "label_pieces", "keep_head"),
         *("class_weight", "label_smoothing", "calibrate", "thresholds"),
         *adapting.OPTIONS,
+        *("teacher", "temperature", "teacher_weight", "unlabelled"),
     }
 )
 # The fields that `bertaccum pretrain` does not have.

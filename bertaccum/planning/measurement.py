@@ -10,20 +10,13 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bertaccum.bert.precision import candidate_precisions, resolved_precision
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution import device_memory
-from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.adapting import unused_options
 from bertaccum.options.cards import Card
 from bertaccum.options.commands import StepConfig
@@ -31,15 +24,15 @@ from bertaccum.options.fields import AUTO, field_names, size_in_bytes
 from bertaccum.options.pretraining import PretrainConfig, train_config
 from bertaccum.planning.plan import Shape
 from bertaccum.system import machine
+from bertaccum.system.child_process import ChildProcess
 from bertaccum.system.machine import usable_cores
-from bertaccum.system.progress import Progress, tell
+from bertaccum.system.progress import Progress
 from bertaccum.version import __version__
 
 # Increase this number when a change of the code gives other measurements or plans for the same
 # request.
 _FORMAT = 8
 _PACKAGES = ("tensorflow", "tf_keras", "tf-models-official")
-_END_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -123,6 +116,7 @@ class PlanRequest:
             "vocabulary": source.vocabulary and dataclasses.asdict(source.vocabulary),
             "tsvs": [str(tsv) for tsv in self.inputs.tsvs],
             "corpus": self._corpus(),
+            "unlabelled": self._unlabelled(),
             "limit_bytes": limit,
             "accumulation_steps": accumulation_steps,
             "devices": self.devices,
@@ -134,6 +128,11 @@ class PlanRequest:
             return None
         (digest,), length = self.inputs.store_digests, self.config.max_seq_length
         return {"digest": digest, "length": length, "apart": self.config.apart}
+
+    def _unlabelled(self) -> dict[str, str] | None:
+        """Return the path and the digest of the store of unlabeled texts, if there are any."""
+        found = self.inputs.unlabelled
+        return None if found is None else {"path": str(found.path), "digest": found.store_digest}
 
     def digest(self, *ignored: str) -> str:
         """Return a digest of what decides measurements and plan, except for `ignored` options."""
@@ -153,7 +152,10 @@ class PlanRequest:
             [self.inputs.labels.task, self.inputs.labels.outputs],
             {name: getattr(self.config, name) for name in sorted(names)},
             resolved_precision(self.config.precision),
-            self.inputs.store_digests,
+            [
+                *self.inputs.store_digests,
+                *([u.store_digest] if (u := self.inputs.unlabelled) else []),
+            ],
             self.limit_bytes,
             None if self.card is None else dataclasses.asdict(self.card),
             [self.devices, self.shared],
@@ -199,22 +201,21 @@ class StepMeasurer(Protocol):
         """Run one update and return its measurement; None if it ran out of memory."""
 
 
-class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
+class MeasurementProcess(ChildProcess):
     """A process that runs updates and measures them; it restarts after a crash.
 
     Its `environment` consists of variables to set besides those of this process.
     """
 
     def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
-        self._progress = progress
         self._job: dict[str, Any] = {}
-        self._environment = os.environ | environment
-        self._process: subprocess.Popen[str] | None = None
         self._windows = 0
-        self._start()
+        super().__init__(
+            "bertaccum.training.step_measurement", "measurement", progress, environment
+        )
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __enter__(self) -> MeasurementProcess:
+        return self
 
     def build(self, job: dict[str, Any]) -> dict[str, Any] | None:
         """Build what `PlanRequest.job` says, and return a description; None if it does not fit.
@@ -223,7 +224,7 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
           BertAccumError: The data or the model cannot be used.
         """
         self._job = job
-        answer = self._ask(job)
+        answer = self.ask(job)
         if "out_of_memory" in answer:
             self.end()
             return None
@@ -231,64 +232,11 @@ class MeasurementProcess(AbstractContextManager["MeasurementProcess"]):
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
         """Run one update and return its measurement; None if it ran out of memory."""
-        if self._process is None:
-            self._start()
+        if self.has_ended:
+            self.start()
             if self.build(self._job) is None:
                 return None
         self._windows += 1
         self._progress("measurements of memory and speed", self._windows, None)
-        answer = self._ask(dataclasses.asdict(request))
+        answer = self.ask(dataclasses.asdict(request))
         return None if "out_of_memory" in answer else Measurement(**answer)
-
-    def end(self) -> None:
-        """Kill the process, even if it is working."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate(timeout=_END_SECONDS)  # Closes its streams as well.
-            self._process = None
-            self._errors.close()
-
-    def _start(self) -> None:
-        # The file must stay open until the process ends.
-        self._errors = tempfile.TemporaryFile(  # noqa: SIM115
-            "w+", encoding="utf-8", errors="replace"
-        )
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bertaccum.training.step_measurement"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=self._environment,
-        )
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request and return the answer: `out_of_memory` if the process was killed."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                answer: dict[str, Any] = json.loads(line)
-                if "error" in answer:
-                    error = BertAccumError(answer["error"])
-                    error.exit_code = answer["exit_code"]
-                    raise error
-                if "note" in answer:
-                    tell(self._progress, answer["note"])
-                elif "progress" in answer:
-                    self._progress(*answer["progress"])
-                else:
-                    return answer
-        except BrokenPipeError:
-            pass
-        code = process.wait()
-        self._errors.seek(0)
-        written = self._errors.read()
-        self.end()
-        if code == -signal.SIGKILL:  # The system kills a process when memory runs out.
-            return {"out_of_memory": True}
-        sys.stderr.write(written)
-        reason = (written.strip() or f"exit code {code}").splitlines()[-1]
-        raise RunError(f"the measurement process failed ({reason})")

@@ -19,7 +19,7 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER
 from bertaccum.reporting.curves import Series, smoothed
@@ -138,9 +138,14 @@ def draw_models(models: Sequence[dict[str, Any]]) -> Figure:
             x, y = [one[key] / unit for one in own], [one["value"] for one in own]
             axes.plot(x, y, "o-", color=color, linewidth=0.8, label=f" {name}")
             for one, *place in zip(own, x, y, strict=True):
-                axes.annotate(f" {one['evaluation']}", place, fontsize=8, color=color)
+                where: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points"}
+                where |= {"horizontalalignment": "center", "fontsize": 8, "color": color}
+                axes.annotate(f" {one['evaluation']}", place, **where)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.margins(0.15)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(LABELS[models[0]["metric"]])

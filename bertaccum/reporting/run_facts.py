@@ -22,7 +22,7 @@ from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_shapes, format_size, known_size
 
 # Names of the inputs of a run whose digests inputs.json contains.
-INPUTS = ("train.tsv", "dev.tsv", "texts", "vocabulary", "pretrained weights")
+INPUTS = ("train.tsv", "dev.tsv", "texts", "unlabelled", "vocabulary", "pretrained weights")
 
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:

@@ -25,8 +25,9 @@ from bertaccum.bert.packed_tokens import (
     tags_of,
 )
 from bertaccum.bert.precision import length_multiple
+from bertaccum.tasks.distilled import Distilled
 from bertaccum.tasks.masked_model import MaskedLanguageModel
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.task import Objective
 from bertaccum.tasks.token_classification import TokenClassification
 
 Support: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -75,7 +76,7 @@ def read_positions(model: tf_keras.Model, tokens: tf.Tensor, static: bool) -> tf
 
 
 def losses_in_training(
-    task: Task, model: tf_keras.Model, texts: PaddedTexts, labels: tf.Tensor
+    objective: Objective, model: tf_keras.Model, texts: PaddedTexts, labels: tf.Tensor
 ) -> tf.Tensor:
     """Return the loss of each text, [passages] float32, and of what fills up their number.
 
@@ -86,15 +87,34 @@ def losses_in_training(
         return model.masked_losses(texts, labels)
     logits = logits_in_training(model, texts)
     if texts.read is None:
-        return task.losses(logits, labels)
+        return objective.losses(logits, labels)
     tags = tags_of(tf.gather(texts.tokens, texts.read, batch_dims=1))
-    losses = task.losses(logits, tf.maximum(tags, 0))
-    assert isinstance(task, TokenClassification)
-    weights = task.word_weights(tags)
+    if isinstance(objective, Distilled):
+        words = tf.minimum(_word_numbers(texts, tags >= 0), tf.shape(labels)[1] - 1)
+        of_words = tf.gather_nd(labels, tf.stack([texts.texts[:, None] + 0 * words, words], axis=2))
+        losses, weights = objective.word_losses(logits, tags, of_words)
+    else:
+        assert isinstance(objective, TokenClassification)
+        losses = objective.losses(logits, tf.maximum(tags, 0))
+        weights = objective.word_weights(tags)
     sums = [tf.reduce_sum(values, axis=1) for values in (losses * weights, weights)]
     count = tf.shape(tags)[0]
     total, weight = (tf.math.unsorted_segment_sum(one, texts.texts, count) for one in sums)
     return tf.math.divide_no_nan(total, weight)
+
+
+def _word_numbers(texts: PaddedTexts, read: tf.Tensor) -> tf.Tensor:
+    """Return the number of the word of each position in its text, from 0, [passages, count] int32.
+
+    Args:
+      read: Whether a position is that of a word, [passages, count].
+    """
+    counts = _counts(read)
+    before = tf.cumsum(counts, exclusive=True)
+    # Passages of a text are neighbors.
+    of_texts = tf.math.unsorted_segment_min(before, texts.texts, tf.shape(before)[0])
+    first = before - tf.gather(of_texts, texts.texts)
+    return first[:, tf.newaxis] + tf.range(tf.shape(read)[1])
 
 
 def logits_of(model: models.BertClassifier, tokens: tf.RaggedTensor) -> tf.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bertaccum.bert.model_source import HeadMapping, ModelSource
+from bertaccum.bert.model_source import FineTunedHead, HeadMapping, ModelSource
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES
+from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES, REGRESSION
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.labels import Labels
 
+_OWNER = "the head of `init_checkpoint`"
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
 
 
@@ -21,42 +22,82 @@ def head_mapping(source: ModelSource, labels: Labels, keep: bool) -> HeadMapping
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
     """
-    try:
-        run = None if source.labels is None else Labels(**source.labels)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"labels.json is damaged ({error})", path=source.name) from None
+    run = _labels_of_run(source)
     if run == labels:
         return HeadMapping(list(range(labels.outputs)))
     if run is not None and keep:
         raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
-    head = source.head
-    if head is None:
-        return None
+    return None if source.head is None else _mapping(source.head, labels)
+
+
+def teacher_mapping(source: ModelSource, labels: Labels, teacher: str) -> HeadMapping:
+    """Return how the outputs of a teacher become those of a model with some labels.
+
+    Args:
+      source: The teacher, a run or a checkpoint with a head.
+      teacher: Its name in errors.
+
+    Raises:
+      ConfigError: The task or the classes of the teacher differ.
+    """
+    owner, hint = f"`teacher` {teacher}", "choose a teacher of the same task and classes"
+    run, head = _labels_of_run(source), source.head
+    if run is None:
+        assert head is not None
+        return _mapping(head, labels, owner, hint)
+    if run.pairs != labels.pairs:
+        kinds = ["single texts", "pairs of texts"]
+        what = f"{owner} reads {kinds[run.pairs]}, but the data are {kinds[labels.pairs]}"
+        raise ConfigError(what, "choose another teacher")
+    problem = PROBLEM_TYPES.get(run.task, run.task)
+    mapping = _mapping(FineTunedHead(run.outputs, run.names, problem), labels, owner, hint)
+    if run.task == REGRESSION:  # Both models predict standardized numbers.
+        return HeadMapping([0], (labels.mean - run.mean) / run.std, labels.std / run.std)
+    return mapping
+
+
+def _labels_of_run(source: ModelSource) -> Labels | None:
+    """Return the labels of a run; None for other checkpoints."""
+    try:
+        return None if source.labels is None else Labels(**source.labels)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"labels.json is damaged ({error})", path=source.name) from None
+
+
+def _mapping(
+    head: FineTunedHead, labels: Labels, owner: str = _OWNER, hint: str = _HINT
+) -> HeadMapping:
+    """Return how the outputs of a head become those of some labels.
+
+    Args:
+      owner, hint: What has the head, and advice, for errors.
+    """
     problem = PROBLEM_TYPES[labels.task]
     if head.problem_type not in (None, problem) or (
         # transformers takes a head with one output for regression unless it says otherwise.
         head.problem_type is None and head.outputs == 1 and labels.task == CLASSIFICATION
     ):
-        raise _differ(f"the problem_type {head.problem_type or 'regression'}", labels)
+        named = head.problem_type or "regression"
+        raise _differ(f"the problem_type {named}", labels, owner, hint)
     if head.outputs not in (None, labels.outputs):
-        raise _differ(f"{counted(head.outputs, 'output')} {_listed(head.names)}", labels)
-    ours = [_folded(name) for name in labels.names]
-    theirs = [_folded(name) for name in head.names]
-    if not ours or not theirs:
+        theirs = f"{counted(head.outputs, 'output')} {_listed(head.names)}"
+        raise _differ(theirs, labels, owner, hint)
+    if head.names == labels.names or not labels.names or not head.names:
         return HeadMapping(list(range(labels.outputs)), labels.mean, labels.std)
-    if sorted(ours) != sorted(theirs) or len({*ours}) < len(ours):
-        raise _differ(f"the labels {_listed(head.names)}", labels)
-    return HeadMapping([theirs.index(name) for name in ours])
+    ours = [_folded(name) for name in labels.names]
+    theirs_folded = [_folded(name) for name in head.names]
+    if sorted(ours) != sorted(theirs_folded) or len({*ours}) < len(ours):
+        raise _differ(f"the labels {_listed(head.names)}", labels, owner, hint)
+    return HeadMapping([theirs_folded.index(name) for name in ours])
 
 
 def _folded(name: str) -> str:
     return name.strip().casefold()
 
 
-def _differ(theirs: str, labels: Labels) -> ConfigError:
+def _differ(theirs: str, labels: Labels, owner: str = _OWNER, hint: str = _HINT) -> ConfigError:
     ours = f"{labels.task} {_listed(labels.names)}".strip()
-    what = f"the head of `init_checkpoint` has {theirs.strip()}, but the data are {ours}"
-    return ConfigError(what, _HINT)
+    return ConfigError(f"{owner} has {theirs.strip()}, but the data are {ours}", hint)
 
 
 def _listed(names: list[str]) -> str:

@@ -45,17 +45,29 @@ class Decoding:
 PLAIN = Decoding()
 
 
-class Task(Protocol):
+class Objective(Protocol):
+    """The form of the labels on which a model is trained, and the losses of examples."""
+
+    @property
+    def label_shape(self) -> tuple[int | None, ...]:
+        """Shape of the label of one example; None for a dimension that varies."""
+
+    @property
+    def label_dtype(self) -> type[np.generic]:
+        """Data type of labels."""
+
+    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """Return the training loss [batch] float32 of examples, given `logits` [batch, outputs]."""
+
+
+class Task(Objective, Protocol):
     """A kind of task, which defines how labels, losses, scores and predictions are computed.
 
     Attributes:
       options: Options that suit only some tasks, and that suit this one.
-      label_shape: Shape of the label of one example; None for a dimension that varies.
     """
 
     options: ClassVar[frozenset[str]]
-    label_shape: ClassVar[tuple[int | None, ...]]
-    label_dtype: ClassVar[type[np.generic]]
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -84,9 +96,6 @@ class Task(Protocol):
         Args:
           by_name: Whether the table contains names of classes instead of their labels in the TSV.
         """
-
-    def losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Return the training loss [batch] float32 of examples, given `logits` [batch, outputs]."""
 
     def scores(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
         """Return the scores that every evaluation contains, keyed by name.

@@ -47,6 +47,8 @@ class Started:
         unknown.
       doubt: Evidence that texts are lowercased although they should not be, or the other way
         round; None without such evidence.
+      teacher: Name of the teacher; None without one.
+      unlabeled_examples: Number of texts that the model learns only from the teacher.
     """
 
     kind: ClassVar[str] = "started"
@@ -70,6 +72,8 @@ class Started:
     default_rate: bool = False
     truncation: Truncation | None = None
     doubt: str | None = None
+    teacher: str | None = None
+    unlabeled_examples: int = 0
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
+from bertaccum.training.teacher import recorded_logits, with_teacher
 from data_prep.tables.corpus import Corpus
 from data_prep.tables.spellings import class_finder, finite_number
 
@@ -159,8 +160,16 @@ def _weight(number: str, option: str) -> float:
     return weight
 
 
-def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note) -> RunInputs:
+def run_inputs(
+    config: TrainConfig,
+    progress: Progress,
+    note: Note = ignore_note,
+    recorded: list[str] | None = None,
+) -> RunInputs:
     """Return the data, the labels and the model of a run; download the model if needed.
+
+    Args:
+      recorded: Names of the teacher's logits when the run began, if it is resumed.
 
     Raises:
       ConfigError, InputError: A file or an option cannot be used.
@@ -171,7 +180,8 @@ def run_inputs(config: TrainConfig, progress: Progress, note: Note = ignore_note
     data = Path(config.data)
     tsvs, labels = tsvs_to_train_on(data), read_labels(data, config.task, note)
     check_task_options(config, labels)
-    return read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+    inputs = read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+    return with_teacher(config, inputs, progress, recorded)
 
 
 def _pretraining_inputs(config: PretrainConfig, progress: Progress, note: Note) -> RunInputs:
@@ -222,17 +232,21 @@ def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
 
 
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
-    """Return options with the commit of a checkpoint on the Hub, that of earlier runs in a folder.
+    """Return options with the commits of models on the Hub, those of earlier runs in a folder.
 
-    A branch may move while the runs are trained, but all of them begin with the same weights.
+    A branch may move while the runs are trained, but all of them use the same weights.
     """
-    if config.init_checkpoint is None or (asked := model_named(config.init_checkpoint)) is None:
-        return config
-    files = sorted(out.glob("**/seed-*/config.yaml"))
-    earlier = (read_run_config(path.parent).init_checkpoint for path in files)
-    known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
-    name = next(known, None) or pinned(config.init_checkpoint, progress)
-    return dataclasses.replace(config, init_checkpoint=name)
+    for option in ("init_checkpoint", "teacher"):
+        value = getattr(config, option)
+        if value is None or (asked := model_named(value)) is None:
+            continue
+        files = sorted(out.glob("**/seed-*/config.yaml"))
+        earlier = (getattr(read_run_config(path.parent), option) or "" for path in files)
+        known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
+        name = next(known, None) or pinned(value, progress)
+        values: dict[str, Any] = {option: name}
+        config = dataclasses.replace(config, **values)
+    return config
 
 
 def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:
@@ -261,7 +275,7 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
         return None
     new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
     config = dataclasses.replace(read_run_config(run), **new)
-    return run_inputs(config, progress, partial(tell, progress))
+    return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:

@@ -246,7 +246,7 @@ class Run:
             model=source.name,
             pretrained=source.checkpoint is not None,
             parameters=self.model.count_params(),
-            train_examples=len(self.setup.train_store),
+            train_examples=(labeled := self.setup.labeled_examples),
             dev_examples=len(self.setup.dev_store),
             plan=self.updater.plan,
             why=self.setup.plan_record["why"],
@@ -262,6 +262,8 @@ class Run:
             default_rate=rate == default_learning_rate(source),
             truncation=self.setup.train_store.truncation,
             doubt=inputs.vocabulary.casing_warning(),
+            teacher=self.config.teacher,
+            unlabeled_examples=len(self.setup.train_store) - labeled,
         )
 
     def _how_to_train_longer(self) -> str:

@@ -26,10 +26,15 @@ from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import read_json, read_mapping
 from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.training.compilation import Compilation
+from bertaccum.training.teacher import TEACHER
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
 
-_PATHS = ("data", "text", "init_checkpoint", "bert_config", "vocab", "add_words", "offload_folder")
+_MODELS = ("init_checkpoint", "teacher")
+_PATHS = (
+    *_MODELS,
+    *("data", "text", "bert_config", "vocab", "add_words", "offload_folder", "unlabelled"),
+)
 # These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = ("max_updates", "patience", "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
@@ -127,8 +132,8 @@ def _check_options(run: Path, config: TrainConfig) -> None:
 def _is_same(name: str, value: Any, began: TrainConfig) -> bool:
     """Return whether an option has the value that it had when the run began."""
     was = getattr(began, name)
-    if name == "init_checkpoint" and value and (asked := model_named(value)):
-        repository = parse_pinned(was)
+    if name in _MODELS and value and (asked := model_named(value)):
+        repository = parse_pinned(was or "")
         return repository is not None and asked.same_as(repository)
     return bool(_resolved(name, value) == _before(began, name))
 
@@ -141,7 +146,7 @@ def _before(began: TrainConfig, name: str) -> Any:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    if name == "init_checkpoint":
+    if name in _MODELS:
         value = value and plain_path(value)
     if name == "text":
         return ",".join(_absolute(path) for path in text_paths(value))
@@ -159,8 +164,14 @@ def is_deterministic(wanted: bool | None) -> bool:
 
 def inputs_of(inputs: RunInputs) -> dict[str, Any]:
     """Return the inputs that decide a run's updates, with digests instead of files."""
-    texts = {} if inputs.corpus is None else {"texts": inputs.store_digests[0]}
-    return texts | {
+    if_used: dict[str, Any] = {}
+    if inputs.corpus is not None:
+        if_used["texts"] = inputs.store_digests[0]
+    if inputs.unlabelled is not None:
+        if_used["unlabelled"] = inputs.unlabelled.digest
+    if inputs.teacher is not None:
+        if_used[TEACHER] = inputs.teacher.digests
+    return if_used | {
         **{t.name: d for t, d in zip(inputs.tsvs, inputs.tsv_digests, strict=True)},
         "labels": inputs.labels.values,
         "class names": inputs.labels.names,

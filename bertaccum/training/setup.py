@@ -17,6 +17,7 @@ from bertaccum.data import windows
 from bertaccum.data.corpus_store import cached_stores, open_corpus
 from bertaccum.data.masking import Masking, make_masking
 from bertaccum.data.run_inputs import RunInputs, tokenizations
+from bertaccum.data.teacher_labels import TeacherLabels
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
 from bertaccum.data.window_cuts import Cut, make_cut
@@ -38,11 +39,13 @@ from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.kinds import make_task
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.task import Objective, Task
 from bertaccum.training.compilation import Compilation, decide
+from bertaccum.training.distillation import join_teacher
 from bertaccum.training.inputs import run_inputs, weighted
 from bertaccum.training.recipe import Schedule, build_model, default_learning_rate
 from bertaccum.training.resume import check_agreement, is_deterministic, resolved_config
+from bertaccum.training.teacher_logits import open_logits
 from data_prep.tables.tsv import read_tsv
 
 # Number of windows from which the shapes of compiled micro-batches are chosen.
@@ -101,6 +104,7 @@ class Setup:
       request: Request to the planner.
       plan_record: Values for plan.json that do not change during the run.
       masking: How tokens are masked in pretraining; None for other tasks.
+      teacher: Labels with the logits of the teacher; None without one.
       schedule: Learning rate schedule; None for that of the recipe.
     """
 
@@ -118,7 +122,28 @@ class Setup:
     request: PlanRequest
     plan_record: dict[str, Any]
     masking: Masking | None = None
+    teacher: TeacherLabels | None = None
     schedule: Schedule | None = None
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the updates: the task, or the task with the teacher's logits."""
+        return self.task if self.teacher is None else self.teacher.objective
+
+    @property
+    def labeled_examples(self) -> int:
+        """The number of examples to train on that have labels."""
+        return len(self.train_store) if self.teacher is None else self.teacher.count
+
+    def examples(self, number: int, rows: np.ndarray) -> tuple[TokenStore, np.ndarray]:
+        """Return a store and the rows in it of the examples of an update, masked if need be."""
+        if self.masking is not None:
+            made = self.masking.of_window(self.train_store, rows, self.config.seed, number)
+        elif self.teacher is not None:
+            made = self.teacher.of_window(self.train_store, rows)
+        else:
+            return self.train_store, rows
+        return made, np.arange(len(rows))
 
     def batch_plan(self, micro_batch: int, saving: Saving) -> BatchPlan:
         """Return the batch plan for a micro-batch size and a way to save memory."""
@@ -168,9 +193,12 @@ class Setup:
 
     def example_numbers(self) -> np.ndarray:
         """Return the number by which messages name each training example, [examples]."""
+        count = len(self.train_store)
         if self.masking is not None:
-            return np.arange(1, len(self.train_store) + 1)
-        return read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+            return np.arange(1, count + 1)
+        rows = read_tsv(self.inputs.tsvs[0])["row"].to_numpy()
+        # Unlabeled texts follow the rows of train.tsv.
+        return np.concatenate([rows, rows[-1] + np.arange(1, count - len(rows) + 1)])
 
     @cached_property
     def adapted(self) -> AdapterFiles | None:
@@ -221,11 +249,19 @@ def set_up(
     if compilation is None:
         decided = decide(config, request, planned, progress, topology.workers)
         compilation = decided.with_numbers(broadcast(topology, decided.numbers))
+    logits = []
+    if inputs.teacher is not None:
+        config = dataclasses.replace(config, teacher=inputs.teacher.pinned or config.teacher)
+        watch.doing("computing the teacher's logits")
+        logits = open_logits(config, inputs, progress)
     watch.doing("reading data and weights")
     task = make_task(inputs.labels, smoothing=config.label_smoothing)
     train_store, dev_store, masking = _open_stores(config, inputs, task, progress)
     if masking is None:
         train_store, task = weighted(train_store, task, config.class_weight, inputs.tsvs[0])
+    teacher = None
+    if logits:
+        train_store, teacher = join_teacher(config, inputs, task, train_store, logits, progress)
     config = dataclasses.replace(
         resolved_config(config, inputs.source.name),
         micro_batch=batch.micro_batch,
@@ -259,6 +295,7 @@ def set_up(
         request=request,
         plan_record=planned.values | compilation.record() | (earlier_plan or {}),
         masking=masking,
+        teacher=teacher,
         schedule=schedule,
     )
 

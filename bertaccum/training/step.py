@@ -27,7 +27,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.distribution.watchdog import WAITING, Watch
 from bertaccum.errors import RunError
 from bertaccum.tasks import forward
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.task import Objective
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Trainee:
     """A model in training, and everything else that updates use besides their windows.
 
     Args:
-      task: Task of the model.
+      objective: Labels and losses of the updates, such as a task.
       model: Model that takes the inputs returned by `encoder_inputs`.
       optimizer: Optimizer that accumulates and applies the gradients.
       seed: Seed of dropout. With `dropout_stream` "example", a mask depends on the seed, the number
@@ -102,7 +102,7 @@ class Trainee:
       compile: Whether XLA compiles the micro-steps.
     """
 
-    task: Task
+    objective: Objective
     model: tf_keras.Model
     optimizer: WindowOptimizer
     seed: int
@@ -111,7 +111,7 @@ class Trainee:
 
     def signature(self) -> list[tf.TensorSpec]:
         """Return the shapes and dtypes of the tensors of a window."""
-        return signature(self.task.label_shape, self.task.label_dtype)
+        return signature(self.objective.label_shape, self.objective.label_dtype)
 
     def open_share(self, window: tuple[tf.Tensor, ...]) -> Share:
         """Build the share from the tensors of `fields`, with dropout masks for the next update."""
@@ -138,7 +138,9 @@ class Trainee:
         """
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape, dropout_masks(batch.masks):
-            losses = forward.losses_in_training(self.task, self.model, batch.texts, batch.labels)
+            losses = forward.losses_in_training(
+                self.objective, self.model, batch.texts, batch.labels
+            )
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses * batch.weights), batch.window_weight)
             scaled = self.optimizer.scale_loss(loss)
         return loss, tape.gradient(scaled, variables)
@@ -203,7 +205,7 @@ class Trainee:
 
 
 def make_update(
-    task: Task,
+    objective: Objective,
     model: tf_keras.Model,
     optimizer: WindowOptimizer,
     seed: int,
@@ -215,7 +217,7 @@ def make_update(
     """Build a function that runs one update of `model` with `optimizer`.
 
     Args:
-      task: Task of the model.
+      objective: What the model is trained for.
       model: Model to train.
       optimizer: Optimizer that accumulates and applies the gradients.
       seed: Seed of dropout.
@@ -238,7 +240,7 @@ def make_update(
             stopped = tf.Variable(False, trainable=False)
     disable_fused_matmul()
     optimizer.compile_steps(compile)
-    trainee = Trainee(task, model, optimizer, seed, dropout_stream, compile)
+    trainee = Trainee(objective, model, optimizer, seed, dropout_stream, compile)
     run = trainee.accumulate_and_apply if accumulate else trainee.apply_single
     optimizer.build(model.trainable_variables)
 

@@ -32,15 +32,16 @@ from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.data.corpus_store import cached_stores
 from bertaccum.data.masking import most_masked
 from bertaccum.data.run_inputs import tokenizations
-from bertaccum.data.tokenizing import open_store
+from bertaccum.data.tokenizing import open_store, open_unlabelled
 from bertaccum.data.windows import Window, updates_per_epoch, window_rows
 from bertaccum.distribution import device_memory
 from bertaccum.distribution.topology import Topology
-from bertaccum.errors import NO_SPACE, BertAccumError, RunError
+from bertaccum.errors import NO_SPACE, RunError
 from bertaccum.inference.predictor import make_predict
 from bertaccum.options.pretraining import train_config
 from bertaccum.planning.measurement import MeasurementRequest
 from bertaccum.planning.plan import Shape
+from bertaccum.system.child_process import answering
 from bertaccum.system.temporary_paths import scratch_folder
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -55,28 +56,14 @@ _SEED = 0
 
 def main() -> None:
     """Answer requests from stdin until it is closed."""
-    # The output of TensorFlow and other libraries goes to stderr, so that it does not mix with the
-    # answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-
-    def answer(**values: Any) -> None:
-        answers.write(json.dumps(values) + "\n")
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        answer(progress=[what, done, total])
-
-    # `tell` shows messages with this method of a view.
-    progress.note = lambda line: answer(note=line)  # type: ignore[attr-defined]
-    try:
-        bench = MeasuredModel(json.loads(sys.stdin.readline()), progress)
-        answer(**bench.description())
-        for line in sys.stdin:
-            answer(**bench.run(MeasurementRequest(**json.loads(line))))
-    except BertAccumError as error:
-        answer(error=str(error), exit_code=error.exit_code)
-    except tf.errors.ResourceExhaustedError:
-        answer(out_of_memory=True)
+    with answering() as (answer, progress):
+        try:
+            bench = MeasuredModel(json.loads(sys.stdin.readline()), progress)
+            answer(**bench.description())
+            for line in sys.stdin:
+                answer(**bench.run(MeasurementRequest(**json.loads(line))))
+        except tf.errors.ResourceExhaustedError:
+            answer(out_of_memory=True)
 
 
 class MeasuredModel:
@@ -112,6 +99,9 @@ class MeasuredModel:
                 open_store(Path(tsv), self.task, tokenization, progress)
                 for tsv, tokenization in zip(job["tsvs"], both, strict=False)
             ]
+            if found := job.get("unlabelled"):
+                made_of = Path(found["path"]), self.task, both[0], progress, found["digest"]
+                opened[0] = opened[0].followed_by(open_unlabelled(*made_of))
         else:
             return largest, [[largest] * target]
         multiple = length_multiple(resolved_precision(config.precision))

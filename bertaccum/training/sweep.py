@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from bertaccum.data.given_texts import read_unlabelled
 from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
@@ -25,8 +26,9 @@ from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping
-from bertaccum.system.progress import Progress
+from bertaccum.system.progress import Progress, silent
 from bertaccum.system.stopping import Stopping
+from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import with_commit
 from bertaccum.training.seed_sweep import train_seeds
@@ -127,7 +129,7 @@ class Sweep:
       grid: Values of the options to combine.
       seeds: Number of runs for each cell.
       halving: Whether to train all cells a little, and only the best ones to the end.
-      train_rows: Number of rows in train.tsv.
+      train_rows: Number of rows in train.tsv, and of unlabeled texts.
       named: Options that the user set.
 
     Raises:
@@ -286,8 +288,11 @@ def search(
       ConfigError, InputError: An option or file cannot be used.
     """
     chosen: Grid = PAPER if grid is None else grid
-    tsv, _ = tsvs_to_train_on(Path(config.data))
-    sweep = Sweep(config, out, chosen, seeds, halving, len(read_tsv(tsv)), named)
+    rows = len(read_tsv(tsvs_to_train_on(Path(config.data))[0]))
+    if config.unlabelled is not None:
+        labels = read_labels(Path(config.data), config.task)
+        rows += len(read_unlabelled(Path(config.unlabelled), labels, silent)[0])
+    sweep = Sweep(config, out, chosen, seeds, halving, rows, named)
     with contextlib.closing(sweep.events(progress, stopping)) as events:
         for event in events:
             if callback is not None:

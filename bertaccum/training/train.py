@@ -40,6 +40,8 @@ from bertaccum.training.resume import (
     resumed_config,
 )
 from bertaccum.training.setup import Session, connect, find_plan, set_up
+from bertaccum.training.teacher import recorded_logits
+from bertaccum.training.teacher_logits import open_logits
 
 
 def train(
@@ -70,7 +72,7 @@ def train(
       RunError: Training failed.
     """
     named = named_options(config) if named is None else named
-    inputs = _plan_before_connecting(config, inputs, progress)
+    inputs = _prepare_before_connecting(config, inputs, progress)
     session = connect(config, stopping, progress)
     topology = session.topology
     several = topology.workers > 1
@@ -114,7 +116,7 @@ def resume(
     there = (path / "config.yaml").is_file()
     config = resumed_config(path, asked) if there else TrainConfig(**asked)
     if there:
-        inputs = _plan_before_connecting(config, inputs, progress)
+        inputs = _prepare_before_connecting(config, inputs, progress, recorded_logits(path))
     session = connect(config, stopping, progress)
     with session.watch.watched(), _tf_compat.forgetting_custom_gradients():
         # A missing run must be reported before its lock file is opened.
@@ -122,17 +124,26 @@ def resume(
         yield from _continue(path, asked, session, inputs)
 
 
-def _plan_before_connecting(
-    config: TrainConfig, inputs: RunInputs | None, progress: Progress
+def _prepare_before_connecting(
+    config: TrainConfig,
+    inputs: RunInputs | None,
+    progress: Progress,
+    recorded: list[str] | None = None,
 ) -> RunInputs | None:
-    """Plan before the workers connect; the cached plan is used once they are connected.
+    """Compute the teacher's logits and, for several workers, plan; then both are in the cache.
 
-    Planning needs exclusive use of the device, and may take longer than workers wait for each
-    other.
+    This needs exclusive use of the device, and may take longer than workers wait for each other.
+
+    Args:
+      recorded: Names of the teacher's logits when the run began, if it is resumed.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
-    if workers > 1 and config.micro_batch == AUTO:
-        inputs = inputs or run_inputs(config, progress)
+    plans = workers > 1 and config.micro_batch == AUTO
+    if plans or config.teacher is not None:
+        inputs = inputs or run_inputs(config, progress, recorded=recorded)
+    if inputs is not None and inputs.teacher is not None:
+        open_logits(config, inputs, progress)
+    if inputs is not None and plans:
         find_plan(config, inputs, local, workers, progress)
     return inputs
 
@@ -151,6 +162,7 @@ def _continue(
         return {
             "config": dataclasses.asdict(config),
             "mark": mark,
+            "logits": recorded_logits(path),
             "cutting": recorded_compilation(folder, config).numbers(),
             "checkpoint": str(states[-1]) if states else None,
             "saved": checkpoints.read_saved(states[-1], mark) if states else None,
@@ -166,6 +178,8 @@ def _continue(
         # user now sets another micro-batch size.
         keep_plan = topology.chief and "micro_batch" not in asked
         earlier = read_mapping(folder.plan) if keep_plan else None
+        if inputs is None and begun["logits"]:
+            inputs = run_inputs(config, session.progress, recorded=begun["logits"])
         setup = set_up(dataclasses.replace(config, **plan), session, inputs, compilation, earlier)
         broadcast(topology, lambda: check_inputs(folder, setup.inputs))
         run = Run(setup, folder, position)
@@ -188,11 +202,14 @@ def _create_folder(run: Run, named: Iterable[str]) -> None:
     """Create the run folder with the run's configuration and inputs."""
     setup = run.setup
     stores = {"train.tsv": setup.train_store, "dev.tsv": setup.dev_store}
+    rows = {"train.tsv": setup.labeled_examples, "dev.tsv": len(setup.dev_store)}
+    if setup.inputs.unlabelled is not None:
+        rows["unlabelled"] = len(setup.train_store) - setup.labeled_examples
     inputs = inputs_of(setup.inputs) | {
         "mark": run.position.run,
         "options": deciding_options(setup.config),
         "cutting": setup.compilation.numbers(),
-        "rows": {name: len(store) for name, store in stores.items()},
+        "rows": rows,
         "truncation": {
             name: dataclasses.asdict(store.truncation)
             for name, store in stores.items()

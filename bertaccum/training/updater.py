@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from bertaccum.bert.precision import remedy
-from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, by_length, empty_window, make_window, window_rows
 from bertaccum.distribution.device_memory import (
     limits_the_host,
@@ -140,6 +139,10 @@ class Updater:
                 break
         named = listed([f"{number}" for number in numbers[rows]], _NAMED_ROWS)
         where = "train.tsv, rows" if self._setup.masking is None else "sequences"
+        if self._setup.inputs.unlabelled is not None:
+            where = (
+                f"rows of train.tsv and, after its end, of {self._setup.inputs.unlabelled.path}:"
+            )
         often = f", as in each of the last {in_a_row} updates" if in_a_row > 1 else ""
         return DivergedError(
             f"the {what} in update {update} is not finite ({where} {named}){often}",
@@ -161,19 +164,12 @@ class Updater:
     def _shares(self, number: int, rows: np.ndarray) -> list[Window]:
         """Return the share of a window that each of this worker's replicas processes."""
         topology, plan = self._setup.session.topology, self.plan
-        store, rows = self._examples(number, rows)
+        store, rows = self._setup.examples(number, rows)
         first, replicas = topology.first_replica, topology.replicas
         made_of = store, rows, plan.micro_batch, self._setup.cut(plan)
         shapes, prices = plan.shapes or (), self._setup.compilation.prices
         local = range(first, first + topology.local_replicas)
         return [make_window(*made_of, r, replicas, shapes, prices) for r in local]
-
-    def _examples(self, number: int, rows: np.ndarray) -> tuple[TokenStore, np.ndarray]:
-        """Return a store and the rows in it of the examples of an update, masked if need be."""
-        if (masking := self._setup.masking) is None:
-            return self._store, rows
-        masked = masking.of_window(self._store, rows, self._setup.config.seed, number)
-        return masked, np.arange(len(rows))
 
     def _updated(self, window: _Prepared, results: dict[str, Any]) -> Updated:
         number, rows, seconds = window.number, window.rows, self._thread.seconds
@@ -206,7 +202,7 @@ class Updater:
     def _make_update(self) -> Update:
         """Return a function that runs one update, given the shares of this worker's replicas."""
         setup, topology = self._setup, self._setup.session.topology
-        made_of = setup.task, setup.model, self.optimizer, setup.config.seed
+        made_of = setup.objective, setup.model, self.optimizer, setup.config.seed
         stream, compile = setup.config.dropout_stream, bool(self.plan.shapes)
         if topology.replicas > 1:
             trainee = Trainee(*made_of, stream, compile)
@@ -233,7 +229,7 @@ class Updater:
         for number, shape in enumerate(shapes):
             if shape not in compiled:
                 self._setup.session.progress("compiling steps", number + 1, len(shapes))
-                update(empty_window(shape, self._examples(0, np.arange(0))[0].labels[:0]))
+                update(empty_window(shape, self._setup.examples(0, np.arange(0))[0].labels[:0]))
                 self.optimizer.drop()
                 compiled.add(shape)
 

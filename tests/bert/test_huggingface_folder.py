@@ -307,6 +307,12 @@ def test_keys_of_other_families_have_no_meaning(folder: Path) -> None:
     assert find(folder).encoder == SMALL
 
 
+def test_epsilon_is_rounded_to_that_of_bert(folder: Path) -> None:
+    """Some programs store it as float32."""
+    set_to("config.json", layer_norm_eps=float(np.float32(1e-12)))(folder)
+    assert find(folder).encoder == SMALL
+
+
 def edit(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 

@@ -359,3 +359,18 @@ def test_disconnected_host_is_named(folder: Path, popen: Start, hosts: list[str]
     for process in both():
         code, errors = ended(process)
         assert (code, errors) == (0, "")
+
+
+@pytest.mark.slow
+def test_workers_learn_from_the_same_teacher(start: Start, folder: Path) -> None:
+    """Both workers compute the logits at the same time, and one waits for the other."""
+    for number in (1, 2):
+        assert_success(start(f"teacher-{number}", seed=number))
+    (folder / "more.txt").write_text("very good food\nthe food was bad\nbad\n" * 4)
+    taught = {"teacher": "teacher-1", "unlabelled": "more.txt"}
+    assert_success(start("taught-2", workers=2, **taught))
+    assert_success(start("taught-1", **taught))
+    assert difference(folder / "taught-1", folder / "taught-2") < 1e-5
+    others = start("others", workers=2, **taught | {"teacher": ["teacher-1", "teacher-2"]})
+    for code, errors in map(ended, others):
+        assert code == 2 and "the workers disagree on teacher (" in errors

@@ -178,6 +178,7 @@ def started(event: Started) -> str:
     lines = [
         f"{event.model}: {event.parameters:,} parameters, {_weights(event)}",
         f"{counted(event.train_examples, 'example')} to train on, {event.dev_examples:,} for dev",
+        _teacher(event),
         f"warning: {event.doubt}" if event.doubt else "",
         *([f"{cut}", cut.advice()] if cut else []),
         f"{event.plan}; {counted(event.updates, 'update')}",
@@ -189,6 +190,14 @@ def started(event: Started) -> str:
         f"run folder: {event.folder}",
     ]
     return "\n".join(printable(with_flags(line)) for line in lines if line)
+
+
+def _teacher(event: Started) -> str:
+    """Return a description of the teacher; empty without one."""
+    if event.teacher is None:
+        return ""
+    texts = counted(event.unlabeled_examples, "unlabeled text")
+    return f"teacher: {event.teacher}" + (f", also for {texts}" if event.unlabeled_examples else "")
 
 
 def _weights(event: Started) -> str:

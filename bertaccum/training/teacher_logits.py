@@ -1,0 +1,184 @@
+"""The logits of a teacher, computed once and kept in the cache.
+
+A process of its own, `python -m bertaccum.training.teacher_logits`, computes them. The memory of
+the device is therefore free again when the run builds its own model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bertaccum.bert.model_finder import find_model
+from bertaccum.bert.model_source import HeadMapping
+from bertaccum.bert.tokenization import tokenization_of
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.data.given_texts import read_unlabelled
+from bertaccum.data.run_inputs import RunInputs
+from bertaccum.data.teacher_labels import LOGITS, OFFSETS, TeacherLogits
+from bertaccum.data.tokenizing import Columns, store_of_tokens, texts_of_table, tokenized
+from bertaccum.distribution.device_memory import limit_memory
+from bertaccum.errors import InputError, RunError, reason
+from bertaccum.inference.predictor import Predictor
+from bertaccum.options.commands import EvalConfig, TrainConfig
+from bertaccum.options.fields import size_in_bytes
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
+from bertaccum.system.atomic import new_folder
+from bertaccum.system.cache import cached_folder, is_intact, seal
+from bertaccum.system.child_process import ChildProcess, answering
+from bertaccum.system.progress import Progress, silent
+from bertaccum.tasks.labels import Labels
+from bertaccum.training.recipe import build_model
+from bertaccum.training.teacher import logits_folder
+from data_prep.tables.tsv import read_tsv
+from data_prep.tables.words import separated_words
+
+# Number of texts that are sorted by length together. An interrupted computation continues at a
+# multiple of it, so that every text is computed together with the same others.
+_TOGETHER = 1024
+
+
+def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> list[TeacherLogits]:
+    """Return the logits for train.tsv and for unlabeled texts; compute those not in the cache."""
+    teacher, labels = inputs.teacher, inputs.labels
+    assert teacher is not None
+    files = [(inputs.tsvs[0], True)]
+    if inputs.unlabelled is not None:
+        files.append((inputs.unlabelled.path, False))
+
+    def compute(folder: Path, path: Path, labeled: bool) -> None:
+        if teacher.config is None or teacher.mapping is None:
+            raise InputError("was damaged or removed", "run the command again", path=folder)
+        _unfinished(folder).touch()  # Raises OSError if the cache cannot be written.
+        job = {
+            "folder": str(folder),
+            "config": dataclasses.asdict(teacher.config),
+            "mapping": dataclasses.asdict(teacher.mapping),
+            "labels": dataclasses.asdict(labels),
+            "texts": str(path),
+            "labeled": labeled,
+            "limit_bytes": size_in_bytes("memory_limit", config.memory_limit),
+        }
+        with ChildProcess(__name__, "teacher", progress) as process:
+            if "out_of_memory" in process.ask(job):
+                raise RunError("the teacher does not fit in memory", "choose a smaller `teacher`")
+
+    found = []
+    for digest, (path, labeled) in zip(teacher.digests, files, strict=True):
+        make = partial(compute, path=path, labeled=labeled)
+        folder = cached_folder(logits_folder(digest), make, progress)
+        words = labels.task == TOKEN_CLASSIFICATION
+        found.append(TeacherLogits.open(folder, labels.outputs, words))
+    return found
+
+
+def write_logits(job: dict[str, Any], progress: Progress) -> None:
+    """Write a folder with the logits that a job describes.
+
+    Logits that an interrupted computation left are kept.
+
+    Raises:
+      RunError: Memory or the disk is full, or a logit is not finite.
+    """
+    folder = Path(job["folder"])
+    try:
+        with _unfinished(folder).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if is_intact(folder):  # Another process has just written it.
+                _unfinished(folder).unlink(missing_ok=True)
+            else:
+                _write(file, folder, job, progress)
+    except OSError as error:
+        raise RunError(
+            f"cannot be written ({reason(error)})",
+            "free space there, or set BERTACCUM_CACHE to another folder, and run again",
+            path=folder.parent,
+        ) from None
+    except tf.errors.ResourceExhaustedError:
+        hint = "raise `memory_limit`, or choose a smaller `teacher`"
+        raise RunError("the teacher does not fit in memory", hint) from None
+
+
+def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> None:
+    labels, path = Labels(**job["labels"]), Path(job["texts"])
+    if job["labeled"]:
+        columns = texts_of_table(path, read_tsv(path), labels.pairs)
+    else:
+        columns = read_unlabelled(path, labels, silent)
+    counts = [1] * len(columns[0])
+    if labels.task == TOKEN_CLASSIFICATION:
+        counts = [len(separated_words(text)) for text in columns[0]]
+    offsets = np.cumsum([0, *counts])
+    row_bytes = labels.outputs * np.dtype(np.float32).itemsize
+    done = int(np.searchsorted(offsets, file.tell() // row_bytes, side="right")) - 1
+    done = done if done == len(counts) else done // _TOGETHER * _TOGETHER
+    file.truncate(int(offsets[done]) * row_bytes)
+    for logits in _computed([column[done:] for column in columns], labels, job, progress):
+        wanted = counts[done : done + len(logits)]
+        file.write((_rows(logits, wanted) if logits.ndim == 3 else logits).tobytes())
+        file.flush()
+        done += len(logits)
+        progress(f"the teacher reads {path}", done, len(counts))
+    with new_folder(folder, existing="keep") as temporary:
+        _unfinished(folder).replace(temporary / LOGITS)
+        np.save(temporary / OFFSETS, offsets)
+        seal(temporary, folder)
+
+
+def _computed(
+    columns: Columns, labels: Labels, job: dict[str, Any], progress: Progress
+) -> Iterator[np.ndarray]:
+    """Yield the logits of the texts, as outputs of the student, for `_TOGETHER` texts at a time.
+
+    They have the shape [texts, outputs], or [texts, words, outputs] and are NaN after the last word
+    that the teacher reads.
+    """
+    if not columns[0]:
+        return
+    options = TrainConfig(**job["config"] | {"dropout": 0.0, "precision": "float32"})
+    source = find_model(options, progress)
+    assert source.vocabulary is not None
+    model = build_model(options, source, labels.outputs, HeadMapping([*range(labels.outputs)]))
+    mapping, predictor = HeadMapping(**job["mapping"]), Predictor(model, EvalConfig().batch)
+    tokenizer = Tokenizer(tokenization_of(source.vocabulary, options))
+    for tokens, _ in tokenized(columns, tokenizer, _TOGETHER):
+        store = store_of_tokens(tokens)
+        logits = predictor(store, silent)
+        if np.isinf(logits).any() or (logits.ndim == 2 and np.isnan(logits).any()):
+            raise RunError("the logits of the teacher are not finite", "choose another `teacher`")
+        yield (logits[..., mapping.rows] - np.float32(mapping.mean)) / np.float32(mapping.std)
+
+
+def _rows(logits: np.ndarray, counts: list[int]) -> np.ndarray:
+    """Return the logits of all words, [words, outputs], given those of texts and their numbers."""
+    most = max(counts, default=0)
+    shape = len(counts), max(most, logits.shape[1]), logits.shape[2]
+    padded = np.full(shape, np.nan, np.float32)
+    padded[:, : logits.shape[1]] = logits
+    return padded[np.arange(padded.shape[1]) < np.array(counts)[:, None]]
+
+
+def _unfinished(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+def main() -> None:
+    """Answer the job on stdin."""
+    with answering() as (answer, progress):
+        job = json.loads(sys.stdin.readline())
+        limit_memory(job["limit_bytes"])
+        write_logits(job, progress)
+        answer(done=True)
+
+
+if __name__ == "__main__":
+    main()

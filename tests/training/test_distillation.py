@@ -1,0 +1,388 @@
+"""Runs with a teacher: the same updates in any way, and what happens to the teacher's logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from forked import SEVERAL_RUNS, output
+from resuming import result
+from scripted import Failing, under
+from small import DAMAGES, Notes
+from teaching import Here, make_student, make_teacher, reordered, same
+from test_task_updates import CASES, weights_of
+
+from bertaccum import api
+from bertaccum.data.run_inputs import tokenizations
+from bertaccum.data.teacher_labels import LOGITS, TeacherLogits
+from bertaccum.data.tokenizing import open_store
+from bertaccum.errors import BertAccumError, InputError
+from bertaccum.inference.predict import TextClassifier
+from bertaccum.inference.predictor import Predictor
+from bertaccum.inference.trained_model import load_trained
+from bertaccum.options.commands import TrainConfig
+from bertaccum.planning.measurement import PlanRequest
+from bertaccum.system.progress import silent
+from bertaccum.tasks import forward
+from bertaccum.tasks.kinds import make_task
+from bertaccum.training import teacher_logits
+from bertaccum.training.distillation import join_teacher
+from bertaccum.training.events import OutOfMemory, Started, Updated
+from bertaccum.training.inputs import run_inputs
+from bertaccum.training.teacher_logits import open_logits
+from bertaccum.training.train import resume, train
+from data_prep.tables.tsv import read_tsv
+
+NAMES = ("single", "pair", "regression", "multi-label", "tags", "all weights")
+FEW = ("tags", "all weights")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compute logits in this process, with a cache of the test's own."""
+    monkeypatch.setattr(teacher_logits, "ChildProcess", Here)
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Here, "jobs", 0)
+
+
+def run(options: dict[str, Any], out: Path, **more: Any) -> list[Any]:
+    return list(train(TrainConfig(**options | {"out": str(out)} | more), silent))
+
+
+def stop_after(updates: int, options: dict[str, Any], out: Path) -> None:
+    """Train, and stop before the last update is saved."""
+    events = train(TrainConfig(**options | {"out": str(out)}), silent)
+    for event in events:
+        if isinstance(event, Updated) and event.update == updates:
+            break
+    events.close()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in NAMES]
+)
+def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: str) -> None:
+    """With dropout and unlabeled texts: update 4 is lost, and update 5 runs out of memory."""
+    options = make_student(tmp_path, name, unlabelled=str(tmp_path / "more.csv"))
+    started = run(options, tmp_path / "whole", micro_batch=16)[0]
+    assert isinstance(started, Started)
+    assert (started.train_examples, started.unlabeled_examples) == (44, 13)
+    stop_after(4, options, tmp_path / "killed")
+    again = under(Failing({6}, training=True), resume(tmp_path / "killed", {}, silent))
+    assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
+    expected = weights_of(tmp_path / "whole")
+    same(weights_of(tmp_path / "killed"), expected, 1e-5)
+    assert Here.jobs == 2
+    # The teacher and the unlabeled texts do matter.
+    for changed in ({"teacher_weight": 0.9}, {"unlabelled": None}):
+        run(options, tmp_path / str(changed), **changed)
+        assert np.abs(weights_of(tmp_path / str(changed)) - expected).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.slow) for n in NAMES]
+)
+def test_teacher_without_weight_changes_no_update(tmp_path: Path, name: str) -> None:
+    """Labels, weights of rows and classes, smoothing and dropout masks remain as they are."""
+    options = make_student(tmp_path, name)
+    run(options, tmp_path / "taught", teacher_weight=1e-9)
+    run(options, tmp_path / "alone", teacher=None)
+    same(weights_of(tmp_path / "taught"), weights_of(tmp_path / "alone"), 1e-6)
+
+
+def test_killed_run_resumes_bit_identically(tmp_path: Path) -> None:
+    options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"), windows=2)
+    options["max_seq_length"] = 5
+    run(options, tmp_path / "whole")
+    stop_after(3, options, tmp_path / "killed")
+    list(resume(tmp_path / "killed", {}, silent))
+    assert result(tmp_path / "killed") == result(tmp_path / "whole")
+    run(options, tmp_path / "small", micro_batch=1)
+    same(weights_of(tmp_path / "small"), weights_of(tmp_path / "whole"), 1e-5)
+
+
+@pytest.mark.slow
+def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
+    runs = []
+    for name, compile in (("tags", "off"), ("all weights", "on")):
+        options = make_student(tmp_path / name, name)
+        options["unlabelled"] = str(tmp_path / name / "more.csv")
+        runs.append(options | {"compile": compile, "out": str(tmp_path / f"{name} 2")})
+        run(options, tmp_path / f"{name} 1")
+    output(SEVERAL_RUNS, json.dumps([options | {"replicas": 2} for options in runs]))
+    for name in FEW:
+        one, two = (weights_of(tmp_path / f"{name} {count}") for count in (1, 2))
+        same(one, two, 1e-5)
+
+
+def logits(options: dict[str, Any]) -> list[TeacherLogits]:
+    config = TrainConfig(**options)
+    inputs = run_inputs(config, silent)
+    config = dataclasses.replace(config, task=inputs.labels.task)
+    return open_logits(config, inputs, silent)
+
+
+def predicted(options: dict[str, Any], name: str, tsv: Path) -> np.ndarray:
+    """Return what `predict` would compute of train.tsv, as the student's outputs."""
+    own = load_trained(Path(options["teacher"]))
+    classifier = TextClassifier(options["teacher"], 8, None)
+    table, labels = read_tsv(tsv), CASES[name].labels
+    pairs = table["text_pair"] if labels.pairs else [None] * len(table)
+    store = classifier.tokenize(list(zip(table["text"], pairs, strict=True)))
+    found = Predictor(own.model, 8)(store, silent)
+    if not labels.names:
+        theirs = own.files.labels
+        score = found * theirs.std + theirs.mean
+        known = run_inputs(TrainConfig(**options), silent).labels
+        return (score - known.mean) / known.std
+    names = own.files.labels.names
+    found = found[..., [names.index(label) for label in labels.names]]
+    if found.ndim == 2:
+        return found
+    counts = [len(text.split()) for text in table["text"]]
+    rows = [sentence[:count] for sentence, count in zip(found, counts, strict=True)]
+    missing = [np.full((n - len(r), r.shape[1]), np.nan) for n, r in zip(counts, rows, strict=True)]
+    return np.concatenate([part for pair in zip(rows, missing, strict=True) for part in pair])
+
+
+@pytest.mark.parametrize("name", ["single", "pair", "regression", "multi-label", "tags"])
+def test_logits_are_those_of_predictions_in_the_order_of_the_classes(
+    tmp_path: Path, name: str
+) -> None:
+    """The teacher has another vocabulary, and its classes have another order."""
+    options = make_student(tmp_path, name)
+    if name == "tags":  # The teacher reads only the first word.
+        shutil.rmtree(options["teacher"])
+        labels = reordered(CASES[name].labels)
+        make_teacher(Path(options["teacher"]), labels, max_seq_length=3)
+    (found,) = logits(options)
+    expected = predicted(options, name, Path(options["data"], "train.tsv"))
+    np.testing.assert_allclose(found.rows, expected, rtol=1e-4, atol=1e-4)
+    assert np.isnan(found.rows).any() == (name == "tags")
+
+
+@pytest.mark.parametrize(
+    ("form", "windows"), [("huggingface", 1), ("huggingface", 2), ("google", 1)]
+)
+def test_teacher_of_another_program_has_the_logits_of_its_run(
+    tmp_path: Path, form: str, windows: int
+) -> None:
+    options = make_student(tmp_path, "single")
+    (expected,) = logits(options)
+    api.export(run=options["teacher"], format=form, out=str(tmp_path / "theirs"))
+    # In two windows of 14 tokens, a text has up to 24 tokens, more than the 9 of the longest one.
+    length = {"max_seq_length": 24 if windows == 1 else 14, "windows": windows}
+    notes, theirs = Notes(), options | length | {"teacher": str(tmp_path / "theirs")}
+    run_inputs(TrainConfig(**theirs), notes)
+    (found,) = logits(theirs)
+    # Google's format has no names, so its outputs are the classes in the order of their numbers.
+    order = [1, 2, 0] if form == "google" else [0, 1, 2]
+    np.testing.assert_allclose(found.rows, expected.rows[:, order], rtol=1e-4, atol=1e-4)
+    numbered = (
+        "theirs has no class names, so its outputs are taken in the order of the classes 0, 1, 2"
+    )
+    assert any(numbered in line for line in notes.lines) == (form == "google")
+
+
+def test_unlabeled_sentence_counts_the_words_that_both_models_read(tmp_path: Path) -> None:
+    """The teacher reads one word, and the student up to three."""
+    options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"))
+    options["max_seq_length"] = 5
+    shutil.rmtree(options["teacher"])
+    make_teacher(Path(options["teacher"]), CASES["tags"].labels, max_seq_length=3)
+    config, found = TrainConfig(**options), logits(options)
+    inputs, task = run_inputs(config, silent), make_task(CASES["tags"].labels)
+    tokenization = tokenizations(inputs.vocabulary, config)[0]
+    store = open_store(inputs.tsvs[0], task, tokenization, silent)
+    joined, labels = join_teacher(config, inputs, task, store, found, silent)
+    assert (labels.count, len(joined)) == (44, 57)
+    assert store.words.max() == 3
+    np.testing.assert_array_equal(joined.weights, [*store.weights, *[1] * 13])
+    made = labels.of_window(joined, np.array([50, 3]))
+    tokens = [joined.token_ids[joined.offsets[row] : joined.offsets[row + 1]] for row in (50, 3)]
+    np.testing.assert_array_equal(made.token_ids, np.concatenate(tokens))
+    assert made.labels.shape == (2, 3, 6)
+    np.testing.assert_array_equal(made.labels[:, :, 0], [[0] * 3, [1] * 3])
+    np.testing.assert_array_equal(made.labels[0, 0, 1:], found[1].rows[found[1].offsets[6]])
+
+
+def test_interrupted_computation_continues_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_logits, "_TOGETHER", 8)
+    options = make_student(tmp_path, "tags")
+    (whole,) = logits(options)
+    expected = whole.rows.copy()
+    shutil.rmtree(tmp_path / "cache" / "teachers")
+    batches, true = list[int](), Predictor.__call__
+
+    def counted(self: Any, store: Any, *rest: Any) -> Any:
+        batches.append(len(store))
+        if len(batches) == 4:
+            raise KeyboardInterrupt
+        return true(self, store, *rest)
+
+    monkeypatch.setattr(Predictor, "__call__", counted)
+    with pytest.raises(KeyboardInterrupt):
+        logits(options)
+    (unfinished,) = (tmp_path / "cache" / "teachers").iterdir()
+    with unfinished.open("ab") as file:
+        file.write(b"a part of a row")
+    (again,) = logits(options)
+    assert batches == [8] * 6 + [4]  # Of 44 sentences, 24 were kept.
+    np.testing.assert_array_equal(again.rows, expected)
+    assert not unfinished.exists()
+
+
+def test_batch_that_does_not_fit_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = make_student(tmp_path, "single")
+    (whole,) = logits(options)
+    expected = whole.rows.copy()
+    shutil.rmtree(tmp_path / "cache" / "teachers")
+    true, calls = forward.logits_of_texts_and_passages, []
+
+    def limited(model: Any, tokens: Any) -> Any:
+        def check(splits: np.ndarray) -> np.int32:
+            calls.append(len(splits) - 1)
+            if len(splits) > 12:
+                raise MemoryError
+            return np.int32(0)
+
+        with tf.control_dependencies([tf.numpy_function(check, [tokens.row_splits], tf.int32)]):
+            return tf.identity(true(model, tokens))
+
+    monkeypatch.setattr(forward, "logits_of_texts_and_passages", limited)
+    (found,) = logits(options)
+    assert max(calls) > 11 >= min(calls)
+    np.testing.assert_allclose(found.rows, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_logits_are_computed_again(tmp_path: Path, damage: Any) -> None:
+    options = make_student(tmp_path, "single")
+    (first,) = logits(options)
+    expected = first.rows.copy()
+    (folder,) = (tmp_path / "cache" / "teachers").iterdir()
+    damage(folder / LOGITS)
+    (again,) = logits(options)
+    assert Here.jobs == 2
+    np.testing.assert_array_equal(again.rows, expected)
+    logits(options)
+    assert Here.jobs == 2
+
+
+def test_run_resumes_without_its_teacher_while_the_logits_are_in_the_cache(tmp_path: Path) -> None:
+    options = make_student(tmp_path, "single")
+    run(options, tmp_path / "whole")
+    stop_after(2, options, tmp_path / "run")
+    stop_after(2, options, tmp_path / "other")
+    shutil.rmtree(options["teacher"])
+    api.train(resume=tmp_path / "run")
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
+    shutil.rmtree(tmp_path / "cache" / "teachers")
+    with pytest.raises(InputError, match=r"teacher: this teacher is gone, and its logits"):
+        api.train(resume=tmp_path / "other")
+
+
+def test_other_teacher_in_the_same_folder_is_an_error_if_the_logits_are_gone(
+    tmp_path: Path,
+) -> None:
+    options = make_student(tmp_path, "single")
+    stop_after(2, options, tmp_path / "run")
+    shutil.rmtree(tmp_path / "cache" / "teachers")
+    shutil.rmtree(options["teacher"])
+    make_teacher(Path(options["teacher"]), CASES["single"].labels, max_seq_length=7)
+    with pytest.raises(InputError, match="teacher changed since this run began"):
+        list(resume(tmp_path / "run", {}, silent))
+
+
+def test_changed_unlabeled_texts_are_an_error(tmp_path: Path) -> None:
+    options = make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv"))
+    stop_after(2, options, tmp_path / "run")
+    (tmp_path / "more.csv").write_text("text\nbad food\n")
+    with pytest.raises(InputError, match="unlabelled changed since this run began"):
+        list(resume(tmp_path / "run", {}, silent))
+
+
+def test_process_of_its_own_computes_the_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = make_student(tmp_path, "single")
+    (expected,) = logits(options)
+    rows = expected.rows.copy()
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.undo()
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    notes = Notes()
+    config = TrainConfig(**options)
+    (found,) = open_logits(config, run_inputs(config, notes), notes)
+    np.testing.assert_allclose(found.rows, rows, rtol=1e-5)
+
+
+def test_plan_depends_on_unlabeled_texts_but_not_on_the_teacher(tmp_path: Path) -> None:
+    options = make_student(tmp_path, "single")
+    plain = options | {"teacher": None}
+    digests = []
+    for own in (plain, options, options | {"unlabelled": str(tmp_path / "more.csv")}):
+        config = TrainConfig(**own)
+        digests.append(PlanRequest(config, run_inputs(config, silent)).digest())
+    assert digests[0] == digests[1] != digests[2]
+
+
+ERRORS = {
+    "gone": "gone: there is no such checkpoint; set `teacher` to a folder",
+    "none": "`teacher` none has no weights",
+    "encoder": "encoder: has no head of a classifier; choose a fine-tuned classifier",
+    "classes": r"classes has the labels \(a, b, c\), but the data are classification \(0, 1, 2\)",
+    "two": r"two has 2 outputs \(0, 1\), but the data are classification",
+    "scores": "scores has 1 output, but|scores has the problem_type regression",
+    "pairs": "pairs reads pairs of texts, but the data are single texts",
+    "pretrained": "pretrained: was pretrained, so it has no classes; choose a fine-tuned",
+    "untrained": "untrained: this run has no best checkpoint yet",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_teacher_that_cannot_teach_is_an_error_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    options = make_student(tmp_path, "single")
+    monkeypatch.chdir(tmp_path)
+    classes = CASES["single"].labels
+    made = {
+        "classes": dataclasses.replace(classes, names=["a", "b", "c"]),
+        "two": dataclasses.replace(classes, names=["0", "1"], values=["0", "1"]),
+        "scores": CASES["regression"].labels,
+        "pairs": CASES["pair"].labels,
+        "encoder": classes,
+        "untrained": classes,
+    }
+    if name in made:
+        make_teacher(tmp_path / name, made[name])
+    if name == "pretrained":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("task: masked-lm\ntext: reviews.txt\n")
+    if name == "untrained":
+        shutil.rmtree(tmp_path / "untrained/best")
+    if name == "encoder":
+        api.export(run="encoder", format="google", out=str(tmp_path / "google"))
+        reader = tf.train.load_checkpoint(str(tmp_path / "google/bert_model.ckpt"))
+        kept = [n for n in reader.get_variable_to_shape_map() if n.startswith("bert/")]
+        shutil.rmtree(tmp_path / "encoder")
+        shutil.copytree(tmp_path / "google", tmp_path / "encoder")
+        tf.raw_ops.SaveV2(
+            prefix=str(tmp_path / "encoder/bert_model.ckpt"),
+            tensor_names=kept,
+            shape_and_slices=[""] * len(kept),
+            tensors=[reader.get_tensor(n) for n in kept],
+        )
+    with pytest.raises(BertAccumError, match=ERRORS[name]) as error:
+        api.train(**options | {"teacher": name, "out": "out"})
+    assert error.value.exit_code == 2
+    assert not (tmp_path / "out").exists()
