@@ -153,14 +153,13 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
     name = Path(str(path))
     with open_input(path) if isinstance(path, Path) else nullcontext() as file:
         try:
-            if isinstance(path, Path):
-                unpacked = _unpacked(cast(io.BufferedReader, file), path)
-            else:
-                unpacked = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
-                if unpacked.peek().startswith(_GZIP):
-                    contents = gzip.GzipFile(fileobj=unpacked)
-                    archive = Path(str(path.root.filename))
-                    unpacked = io.BufferedReader(_Unpacked(contents, archive))
+            try:
+                if isinstance(path, Path):
+                    unpacked = _unpacked(cast(io.BufferedReader, file), path)
+                else:
+                    unpacked = _unpacked_member(path)
+            except UnicodeDecodeError as error:  # Of the name that precedes a file in the archive.
+                raise zipfile.BadZipFile(str(error)) from error
             _check_kind(unpacked.peek(), name)
             yield unpacked
         except _DAMAGED as error:
@@ -223,6 +222,14 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
     if path.suffix.lower() == ".zip":
         raise InputError("is not a zip archive, despite its name", _AGAIN, path=path)
     return file
+
+
+def _unpacked_member(path: zipfile.Path) -> io.BufferedReader:
+    member = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
+    if not member.peek().startswith(_GZIP):
+        return member
+    contents, archive = gzip.GzipFile(fileobj=member), Path(str(path.root.filename))
+    return io.BufferedReader(_Unpacked(contents, archive))
 
 
 def zip_members(path: Path) -> tuple[zipfile.ZipFile | None, list[str]]:

@@ -300,6 +300,17 @@ def test_damaged_lzma_member_is_refused(tmp_path: Path) -> None:
         list(read_rows(path, ReadOptions()))
 
 
+def test_member_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    for names in (["a.csv"], ["pos/1.txt", "neg/1.txt"]):
+        raw = bytearray(zip_of(*names))
+        raw[7] |= 8  # Says that the name before the first file is UTF-8.
+        raw[30] = 0xF3
+        path.write_bytes(raw)
+        with pytest.raises(InputError, match=r"a\.zip.*: is damaged \('utf-8' codec"):
+            list(read_rows(path, ReadOptions()))
+
+
 def test_large_gzip_file_is_not_unpacked_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
