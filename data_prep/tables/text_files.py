@@ -225,7 +225,7 @@ def _unpacked(file: io.BufferedReader, path: Path) -> io.BufferedReader:
 
 
 def _unpacked_member(path: zipfile.Path) -> io.BufferedReader:
-    member = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
+    member: io.BufferedReader = io.BufferedReader(cast(io.RawIOBase, path.open("rb")))
     if not member.peek().startswith(_GZIP):
         return member
     contents, archive = gzip.GzipFile(fileobj=member), Path(str(path.root.filename))
