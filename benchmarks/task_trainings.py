@@ -44,6 +44,7 @@ class Case:
       weighted: Whether classes have balanced weights.
       seeds: Number of seeds to train with.
       options: More options of `bertaccum train`.
+      lora_rank: Rank of low-rank adapters; None to train without.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Case:
     weighted: bool = False
     seeds: int = 3
     options: tuple[str, ...] = ()
+    lora_rank: int | None = None
 
 
 class Place:
@@ -76,7 +78,7 @@ class Place:
     def run(self, name: str) -> Path:
         """Return a folder for a training of the case."""
         suffix = "-weighted" * self.case.weighted + "-no-dropout" * (not self.case.dropout)
-        suffix += "".join(self.case.options)
+        suffix += "".join(adapting(self.case)) + "".join(self.case.options)
         return self.out / self.case.data.name / f"{name}{suffix}"
 
     @property
@@ -137,6 +139,7 @@ def peer_job(place: Place, run: Path, seed: int) -> dict[str, Any]:
         "loss": "subclass" if case.weighted else "model",
         "class_weight": place.class_weight,
         "keras_epsilon": False,
+        "lora_rank": case.lora_rank,
         "predict": ["dev", "test"],
     }
 
@@ -160,9 +163,13 @@ def our_options(place: Place, run: Path, seed: int) -> list[str]:
     told += ["--init-checkpoint", place.checkpoint, "--max-seq-length", case.data.length]
     told += ["--learning-rate", case.learning_rate, "--warmup-fraction", WARMUP]
     told += ["--class-weight", "balanced"] if case.weighted else []
-    told += ["--dropout", case.dropout, *case.options]
+    told += ["--dropout", case.dropout, *adapting(case), *case.options]
     # With a single evaluation, the best weights are the last ones, which Trainer keeps.
     return [str(option) for option in [*told, "--eval-every", 1_000_000]]
+
+
+def adapting(case: Case) -> list[str]:
+    return [] if case.lora_rank is None else ["--adapt", "lora", "--lora-rank", str(case.lora_rank)]
 
 
 def bertaccum(*arguments: str) -> None:

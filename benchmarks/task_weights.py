@@ -25,12 +25,17 @@ def write_initial(
     folder: Path, checkpoint: Path, seed: int, outputs: int, length: int, task: str
 ) -> None:
     """Write the weights with which `bertaccum train` begins, in the format of transformers."""
-    folder.mkdir(exist_ok=True)
     config = TrainConfig(init_checkpoint=str(checkpoint), seed=seed, task=task)
+    write_weights(folder, config, outputs, length)
+
+
+def write_weights(folder: Path, config: TrainConfig, outputs: int, length: int) -> None:
+    """Do so for a run with these options."""
+    folder.mkdir(exist_ok=True)
     source = find_model(config, silent)
     names = [str(number) for number in range(outputs)]
     tokenization = Tokenization(source.vocabulary, length)
-    write_description(folder, source.encoder, tokenization, names, 0.0, task)
+    write_description(folder, source.encoder, tokenization, names, 0.0, config.task)
     save_huggingface(build_model(config, source, outputs), folder, pooler=not config.tags_words)
 
 

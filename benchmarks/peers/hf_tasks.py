@@ -14,6 +14,7 @@ The only argument is the path of a job, a JSON object with these entries:
   divide: whether to set loss_is_scaled_for_ga to False, so that Trainer divides losses by `steps`
   class_weight: weight of each class; null for the loss of the model
   predict: splits to predict after training: dev, test, both or none
+  lora_rank: rank of low-rank adapters, which peft adds to queries and values; null for none
   keras_epsilon: whether AdamW adds epsilon before it corrects the bias of the second moment, as in
     Keras
 
@@ -157,6 +158,14 @@ def arguments_of(job):
     )
 
 
+def adapted(model, rank):
+    """Freeze a model except for low-rank adapters, its pooler and its head, as bertaccum does."""
+    from peft import LoraConfig, get_peft_model
+
+    options = {"target_modules": ["query", "value"], "modules_to_save": ["pooler", "classifier"]}
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, **options))
+
+
 def trainer_of(job, tokenizer, train):
     weight = job["class_weight"] and torch.tensor(job["class_weight"])
 
@@ -170,6 +179,8 @@ def trainer_of(job, tokenizer, train):
     tags = job["task"] == TAGS
     shape = BertForTokenClassification if tags else BertForSequenceClassification
     model = shape.from_pretrained(job["initial"], config=BertConfig(**config))
+    if job["lora_rank"] is not None:
+        model = adapted(model, job["lora_rank"])
     collator = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
     kind = WeightedTrainer if job["loss"] == "subclass" else OrderedTrainer
     trainer = kind(

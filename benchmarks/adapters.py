@@ -1,0 +1,127 @@
+"""Compares adapters and biases with training whole layers, and low-rank adapters with peft.
+
+    make build/peers/environments/huggingface
+    python benchmarks/adapters.py scores --shared ../shared    # 90 minutes on 2 cores
+    python benchmarks/adapters.py memory --shared ../shared    # 60 minutes
+
+`scores` trains BERT-Tiny from a pretrained checkpoint, and a BERT-Mini with random weights, on real
+data with three seeds. Each way to train has the rate that `train --find-lr` suggests. peft trains
+in Hugging Face Trainer with the same initial weights, rows and rates. `memory` measures, for
+BERT-Base and BERT-Large with 512 tokens, the least memory in which each way trains, and its speed
+there and under memory limits. Finished trainings are kept in the output folder and not repeated.
+Each part writes adapters-<part>.json and prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from task_data import EMOTIONS, SICK, DataSet, some_imdb
+from task_trainings import Case, Place, Scores, bertaccum, evaluated, kept, our_options, peer_result
+from task_weights import write_weights
+from tools import Results, run_part, say, table, vocabulary_file
+
+from bertaccum.bert.model_source import NO_CHECKPOINT
+from bertaccum.options.commands import TrainConfig
+
+OURS, PEFT = "bertaccum", "peft"
+IMDB_5000 = DataSet("IMDB 5000", partial(some_imdb, 5000))
+CASES = [
+    Case("SICK", SICK, ("accuracy",), 4),
+    Case("IMDB, 5,000 rows", IMDB_5000, ("accuracy",), 3),
+    Case("GoEmotions", EMOTIONS, ("average_precision",), 8),
+]
+RANDOM = Case("SICK, random BERT-Mini", replace(SICK, name="SICK, random"), ("accuracy",), 4)
+# Ways to train an encoder: options, and the rank of adapters.
+WAYS: dict[str, tuple[tuple[str, ...], int | None]] = {
+    "all weights": ((), None),
+    "last layer": (("--train-layers", "1"), None),
+    "biases": (("--adapt", "bias"), None),
+    "LoRA 4": ((), 4),
+    "LoRA 16": ((), 16),
+    "LoRA 64": ((), 64),
+}
+
+
+def scores(shared: Path, out: Path) -> tuple[Results, str]:
+    """Train in each way, and the adapters with peft as well, and compare test scores."""
+    results, rows = [], []
+    for case, checkpoint in [*((case, None) for case in CASES), (RANDOM, random_mini(shared, out))]:
+        for way, (options, rank) in WAYS.items():
+            chosen = replace(case, options=options, lora_rank=rank)
+            rate = suggested_rate(Place(shared, out, chosen, checkpoint))
+            place = Place(shared, out, replace(chosen, learning_rate=rate), checkpoint)
+            (metric,), seeds = case.metrics, range(case.seeds)
+            ours = [score(place, seed)[metric] for seed in seeds]
+            peers = [] if rank is None else [peer_result(place, seed)[metric] for seed in seeds]
+            results.append({"case": case.name, "way": way, "rate": rate, OURS: ours, PEFT: peers})
+            both = spread(ours), spread(peers), apart(ours, peers)
+            rows.append([f"{case.name}, {metric}", way, f"{rate:.1e}", *both])
+            say(" | ".join(rows[-1]))
+    heads = ["data, test score", "trained", "learning rate", OURS, PEFT, "standard errors apart"]
+    return results, table(heads, rows)
+
+
+def random_mini(shared: Path, out: Path) -> Path:
+    """Return a BERT-Mini with random weights, in the format of transformers."""
+    folder, vocabulary = out / "random-mini", str(vocabulary_file(shared))
+    if not folder.exists():
+        config = TrainConfig(model="bert-mini", init_checkpoint=NO_CHECKPOINT, vocab=vocabulary)
+        write_weights(folder, config, 2, 128)
+    return folder
+
+
+def score(place: Place, seed: int) -> Scores:
+    """Return the test scores of `bertaccum eval`."""
+    run = place.run(f"bertaccum-{seed}")
+    told = [*our_options(place, run, seed), "--epochs", str(place.case.epochs)]
+    told += ["--micro-batch", "8"]
+
+    def make() -> Scores:
+        bertaccum("train", *told)
+        return evaluated(run)
+
+    return kept(run, told, make)
+
+
+def suggested_rate(place: Place) -> float:
+    """Return the learning rate that `train --find-lr` suggests, which is kept."""
+    run = place.run("rate")
+    path = run / "suggested.json"
+    if not path.exists():
+        command = [sys.executable, "-m", "bertaccum", "train", *our_options(place, run / "run", 0)]
+        command += ["--micro-batch", "8", "--find-lr", "--json"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        run.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(done.stdout)
+    rate = json.loads(path.read_text())["learning_rate"]
+    return place.case.learning_rate if rate is None else float(f"{rate:.1e}")
+
+
+def spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    return f"{statistics.mean(values):.3f} ± {standard_error(values):.3f}"
+
+
+def standard_error(values: list[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def apart(ours: list[float], peers: list[float]) -> str:
+    """Return the difference of two means in standard errors of that difference."""
+    if not peers:
+        return ""
+    error = math.hypot(standard_error(ours), standard_error(peers))
+    return f"{(statistics.mean(ours) - statistics.mean(peers)) / error:+.1f}"
+
+
+if __name__ == "__main__":
+    run_part(__doc__ or "", "adapters", {"scores": scores})
