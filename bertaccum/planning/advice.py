@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bertaccum.bert.presets import PRESET_CONFIGS, USUAL
-from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
+from bertaccum.options.adapting import LORA
+from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, OFFLOAD, SLOTS, offloads_sums
 from bertaccum.planning.cost import MemoryCost
 from bertaccum.planning.plan import Saving, SearchSpace
 from bertaccum.planning.plan_result import Candidate
@@ -14,6 +15,8 @@ from bertaccum.system.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
 _SHORTEST = 16
+# What differs with adapters, which no plan chooses by itself.
+_LESS = "trains adapters instead of whole layers"
 # The parameter counts of presets exclude biases, but the model's own count includes them. A preset
 # must therefore be clearly smaller than the model to count as smaller.
 _CLEARLY_SMALLER = 0.9
@@ -73,6 +76,45 @@ def preset_sizes() -> dict[str, Size]:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """The memory for training low-rank adapters instead of whole layers.
+
+    Args:
+      state_bytes: Memory of their moments and accumulators.
+      halved_bytes: Memory that frozen weights save in a 16-bit dtype.
+    """
+
+    state_bytes: int
+    halved_bytes: int
+
+    def proposals(self, peak: float, replaced: float) -> list[tuple[str, float]]:
+        """Return options, each with the predicted peak memory.
+
+        Args:
+          peak: Peak memory with whole layers.
+          replaced: The part of it that their moments and accumulators take.
+        """
+        left = peak - replaced + self.state_bytes
+        return [
+            (f"`adapt` {LORA}", left),
+            (f"`adapt` {LORA} and `frozen_dtype` bfloat16", left - self.halved_bytes),
+        ]
+
+    def instead_of_offloading(self, peak: float, usable: float) -> str:
+        """Return a remark about a plan that offloads the state; empty if adapters do not fit.
+
+        Args:
+          peak: Peak memory of the plan, of which little is moments and accumulators.
+          usable: Memory that a plan may use.
+        """
+        for option, needed in self.proposals(peak, 0.0):
+            if needed <= usable:
+                size = format_size(needed)
+                return f"; {option} should fit without offloading (about {size}), but {_LESS}"
+        return ""
+
+
+@dataclass(frozen=True)
 class MemoryShortage:
     """A run that does not fit in memory.
 
@@ -82,6 +124,7 @@ class MemoryShortage:
       usable_bytes: Memory that a plan may use.
       bytes_of: Memory of the `parameters`, `slots` (AdamW's moments) and `accumulators`.
       halved: Whether the accumulators have a 16-bit dtype.
+      adapters: Memory for training low-rank adapters instead; None if the options forbid them.
     """
 
     costs: Mapping[Saving, MemoryCost]
@@ -89,6 +132,7 @@ class MemoryShortage:
     usable_bytes: float
     bytes_of: Mapping[str, int]
     halved: bool
+    adapters: Adapters | None = None
 
     @property
     def micro_batch(self) -> int:
@@ -129,6 +173,10 @@ def remedies(shortage: MemoryShortage, own: Size, presets: Mapping[str, Size]) -
     for offload in OFFLOAD[OFFLOAD.index(offloaded) + 1 :]:
         left = peak - sum(s.bytes_of[name] for name in LADDER[offload].moved)
         proposals.append((f"`offload` {offload}", left))
+    if s.adapters is not None:
+        state = s.bytes_of[SLOTS] + s.bytes_of[ACCUMULATORS]
+        fitting = [p for p in s.adapters.proposals(peak, state) if p[1] <= s.usable_bytes]
+        proposals += [(f"{option}, which {_LESS}", left) for option, left in fitting[:1]]
     for name, size in sorted(presets.items(), key=lambda item: -item[1].parameters):
         if size.parameters < _CLEARLY_SMALLER * own.parameters:
             proposals.append((f"`model` {name}", _scaled(cost, s, own, size)))

@@ -14,10 +14,12 @@ from typing import Any
 
 from bertaccum.bert.precision import resolved_precision
 from bertaccum.distribution import device_memory
+from bertaccum.errors import ConfigError
 from bertaccum.options.adapting import FULL, LORA, target_names
 from bertaccum.options.fields import AUTO
-from bertaccum.options.offload_rungs import LADDER, OFFLOAD, offloads_sums
+from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
 from bertaccum.planning.advice import (
+    Adapters,
     MemoryShortage,
     Size,
     preset_sizes,
@@ -117,6 +119,23 @@ def _adapted(request: PlanRequest) -> int | None:
     targets = target_names(config.lora_targets) if config.adapt == LORA else ()
     encoder = request.inputs.source.encoder
     return encoder.adapted_parameters(targets, config.lora_rank, config.train_layers)
+
+
+def _adapters(request: PlanRequest) -> Adapters | None:
+    """Return the memory for training adapters instead of whole layers; None if it is no choice."""
+    config, encoder = request.config, request.inputs.source.encoder
+    if config.adapt != FULL or config.predicts_masked:
+        return None
+    try:
+        other = dataclasses.replace(config, adapt=LORA)
+    except ConfigError:
+        return None
+    trained = _adapted(dataclasses.replace(request, config=other))
+    assert trained is not None
+    frozen_bytes = 4 if config.frozen_dtype == "float32" else 0
+    return Adapters(
+        sum(state_bytes(trained).values()), (encoder.parameters - trained) * frozen_bytes // 2
+    )
 
 
 def _host_bytes(request: PlanRequest, offload: str) -> int:
@@ -230,13 +249,18 @@ class _Measurements:
             static_bytes=bytes_on_device(self.built["static_bytes"], saving.offload),
             host_bytes=_host_bytes(self.request, saving.offload),
         )
+        why = reason_for(candidate, result.candidates, self.space.shared)
+        adapters = None if saving.offload == OFFLOAD_NONE else _adapters(self.request)
+        if adapters is not None:
+            peak = candidate.predicted_peak_bytes
+            why += adapters.instead_of_offloading(peak, self.space.usable_bytes)
         return PlanResult(
             candidate.plan,
             costs,
             prices=result.prices[saving],
             peak_memory_bytes=round(max(measurement.peak_bytes, all_reduce)),
             examples_per_second=round(candidate.rate, 3),
-            why=reason_for(candidate, result.candidates, self.space.shared),
+            why=why,
             card=None if card is None else card.title,
             compiled_examples_per_second=compiled_rate,
             timed_on=self.request.timed_on,
@@ -253,6 +277,7 @@ class _Measurements:
             usable_bytes=usable if least is None else min(usable, 0.97 * least),
             bytes_of={name: part for name, part in static.items() if name != "embeddings"},
             halved=self.request.config.accumulator_dtype != "float32",
+            adapters=_adapters(self.request),
         )
         encoder = self.request.inputs.source.encoder
         own = Size(self.built["parameters"], encoder.num_hidden_layers * encoder.hidden_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertaccum.planning.advice import MemoryShortage, Size, remedies
+from bertaccum.planning.advice import Adapters, MemoryShortage, Size, remedies
 from bertaccum.planning.cost import MemoryCost
 from bertaccum.planning.plan import Saving, SearchSpace
 
@@ -44,6 +44,34 @@ def test_each_remedy_comes_with_its_peak() -> None:
         "use `offload` all (about 248 MiB)",
         "use `model` bert-mini (about 241 MiB)",
     ]
+
+
+def test_adapters_are_proposed_if_they_fit() -> None:
+    adapters = Adapters(state_bytes=2 * MIB, halved_bytes=50 * MIB)
+    less = "trains adapters instead of whole layers"
+
+    def of(usable: int, **changes: object) -> list[str]:
+        changes = {"bytes_of": PARTS, "adapters": adapters, "costs": {}} | changes
+        found = advice(usable_bytes=usable * MIB, **changes)
+        return [line for line in found if "adapt" in line]
+
+    # Of 440 MiB of weights and state, 110 MiB are left.
+    assert of(113) == [f"use `adapt` lora, which {less} (about 112 MiB)"]
+    both = "`adapt` lora and `frozen_dtype` bfloat16"
+    assert of(111) == [f"use {both}, which {less} (about 62 MiB)"]
+    assert of(61) == [] == of(113, adapters=None)
+    # If the state is offloaded already, only frozen weights can save memory.
+    moved = PARTS | {"slots": 0, "accumulators": 0}
+    assert of(109, bytes_of=moved) == [f"use {both}, which {less} (about 62 MiB)"]
+
+
+def test_remark_about_adapters_instead_of_offloading() -> None:
+    adapters = Adapters(state_bytes=2 * MIB, halved_bytes=50 * MIB)
+    found = adapters.instead_of_offloading(120 * MIB, 122 * MIB)
+    assert found.startswith("; `adapt` lora should fit without offloading (about 122 MiB), but")
+    found = adapters.instead_of_offloading(120 * MIB, 121 * MIB)
+    assert found.startswith("; `adapt` lora and `frozen_dtype` bfloat16 should fit")
+    assert adapters.instead_of_offloading(120 * MIB, 71 * MIB) == ""
 
 
 def test_fewer_windows_that_fit_are_proposed() -> None:

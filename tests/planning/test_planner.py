@@ -139,6 +139,7 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert "490 MiB is usable after the safety margin" in message
     assert "use `accumulator_dtype` bfloat16 (about 445 MiB)" in message
     assert "use `offload` moments (about 280 MiB)" in message
+    assert "use `adapt` lora, which trains adapters instead of whole layers (about " in message
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
     assert set(written["example_bytes"]) == {"none", "layer"}
@@ -245,7 +246,13 @@ def test_moments_are_offloaded_from_a_gpu_that_is_not_present(make: Callable[...
     assert plain["micro_batch"] is None
     assert offloaded["micro_batch"] is not None
     assert offloaded["offload"] == "moments"
-    assert make(device_memory="900MiB")[1]["offload"] != "none"
+    chosen = make(device_memory="900MiB")[1]
+    assert chosen["offload"] != "none"
+    # No plan trains adapters, but the reason names them.
+    adapters = "`adapt` lora should fit without offloading (about "
+    assert adapters in chosen["why"] and adapters not in plain["why"]
+    adapted = make(device_memory="900MiB", adapt="lora")[1]
+    assert adapted["offload"] != "none" and "adapt" not in adapted["why"]
     assert offloaded["static_bytes"] == plain["static_bytes"] | {"slots": 0}
     assert offloaded["memory_bytes"] == plain["memory_bytes"]
     assert offloaded["peak_memory_bytes"] <= offloaded["memory_bytes"]
