@@ -6,30 +6,38 @@
 
 `scores` trains BERT-Tiny from a pretrained checkpoint, and a BERT-Mini with random weights, on real
 data with three seeds. Each way to train has the rate that `train --find-lr` suggests. peft trains
-in Hugging Face Trainer with the same initial weights, rows and rates. `memory` measures, for
-BERT-Base and BERT-Large with 512 tokens, the least memory in which each way trains, and its speed
-there and under memory limits. Finished trainings are kept in the output folder and not repeated.
-Each part writes adapters-<part>.json and prints a Markdown table.
+in Hugging Face Trainer with the same initial weights, rows and rates. Finished trainings are kept
+in the output folder and not repeated. `memory` measures the peak memory and the time of an update
+of BERT-Base and BERT-Large with 512 tokens, one example at a time; on a CPU, the allocator that
+TensorFlow uses on GPUs simulates its memory. Each part writes adapters-<part>.json and prints a
+Markdown table.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from task_data import EMOTIONS, SICK, DataSet, some_imdb
 from task_trainings import Case, Place, Scores, bertaccum, evaluated, kept, our_options, peer_result
 from task_weights import write_weights
-from tools import Results, run_part, say, table, vocabulary_file
+from tools import Results, preset_job, run_part, say, table, vocabulary_file
 
 from bertaccum.bert.model_source import NO_CHECKPOINT
 from bertaccum.options.commands import TrainConfig
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
+from bertaccum.system.progress import silent
+from bertaccum.system.sizes import format_size, parse_size
 
 OURS, PEFT = "bertaccum", "peft"
 IMDB_5000 = DataSet("IMDB 5000", partial(some_imdb, 5000))
@@ -123,5 +131,66 @@ def apart(ours: list[float], peers: list[float]) -> str:
     return f"{(statistics.mean(ours) - statistics.mean(peers)) / error:+.1f}"
 
 
+# Ways to train in the table of memory: name, options, and whether to measure them without
+# recomputation as well.
+FULL: list[tuple[str, dict[str, Any], bool]] = [
+    ("all weights", {}, False),
+    ("all weights, `--offload moments`", {"offload": "moments"}, False),
+    ("all weights, `--offload all`", {"offload": "all"}, False),
+    ("last 6 layers", {"train_layers": 6}, False),
+    ("last layer", {"train_layers": 1}, False),
+]
+HALF = {"frozen_dtype": "bfloat16"}
+ADAPTED: list[tuple[str, dict[str, Any], bool]] = [
+    ("LoRA", {"adapt": "lora"}, True),
+    ("LoRA, `--frozen-dtype bfloat16`", {"adapt": "lora", **HALF}, True),
+    ("biases", {"adapt": "bias"}, True),
+    ("biases, `--frozen-dtype bfloat16`", {"adapt": "bias", **HALF}, True),
+]
+LENGTH, STEPS, REPEATS = 512, 4, 3
+MEMORY = parse_size("14GiB")
+
+
+def memory(_: Path, out: Path) -> tuple[Results, str]:
+    """Measure the peak memory and the time of updates of `STEPS` micro-batches of one example."""
+    results: Results = []
+    for preset in ("bert-base", "bert-large"):
+        for precision in ("float32", "mixed_bfloat16"):
+            for name, options, both in [*FULL, *ADAPTED]:
+                for recompute in ("layer", "none") if both else ("layer",):
+                    config = TrainConfig(
+                        max_seq_length=LENGTH, precision=precision, recompute=recompute, **options
+                    )
+                    one = {"preset": preset, "precision": precision, "way": name}
+                    results.append(one | {"recompute": recompute} | cost(preset, config))
+                    say(str(results[-1]))
+                    (out / "partial.json").write_text(json.dumps(results))
+    reference = {
+        (r["preset"], r["precision"]): r["seconds"] for r in results if r["way"] == FULL[2][0]
+    }
+    rows = [
+        [
+            f"{r['preset']}, {r['precision']}",
+            r["way"] + (", without recomputation" if r["recompute"] == "none" else ""),
+            format_size(r["peak_bytes"]),
+            f"{r['seconds'] / STEPS:.2f}",
+            f"{reference[r['preset'], r['precision']] / r['seconds']:.2f}",
+        ]
+        for r in results
+    ]
+    heads = ["model, precision", "trained", "peak", "s per example"]
+    return results, table([*heads, "speed, `--offload all` = 1"], rows)
+
+
+def cost(preset: str, config: TrainConfig) -> dict[str, float]:
+    """Return the peak memory, and the median time of an update, of a preset with random weights."""
+    with MeasurementProcess(silent, {}) as worker:
+        assert worker.build(preset_job(preset, config, MEMORY, STEPS))
+        window = MeasurementRequest([[(1, LENGTH)]] * STEPS, config.recompute, config.offload)
+        runs = [worker.run(window) for _ in range(1 + REPEATS)][1:]  # The first one traces.
+    seconds = statistics.median(run.seconds for run in runs if run)
+    return {"peak_bytes": max(run.peak_bytes for run in runs if run), "seconds": seconds}
+
+
 if __name__ == "__main__":
-    run_part(__doc__ or "", "adapters", {"scores": scores})
+    run_part(__doc__ or "", "adapters", {"scores": scores, "memory": memory})
