@@ -147,24 +147,29 @@ ADAPTED: list[tuple[str, dict[str, Any], bool]] = [
     ("biases", {"adapt": "bias"}, True),
     ("biases, `--frozen-dtype bfloat16`", {"adapt": "bias", **HALF}, True),
 ]
+OF_LARGE = [FULL[0], FULL[2], *ADAPTED[:2]]
 LENGTH, STEPS, REPEATS = 512, 4, 3
 MEMORY = parse_size("14GiB")
 
 
 def memory(_: Path, out: Path) -> tuple[Results, str]:
     """Measure the peak memory and the time of updates of `STEPS` micro-batches of one example."""
-    results: Results = []
-    for preset in ("bert-base", "bert-large"):
+    path = out / "measured.json"
+    results: Results = json.loads(path.read_text()) if path.exists() else []
+    done = [[r[key] for key in ("preset", "precision", "way", "recompute")] for r in results]
+    for preset, ways in (("bert-base", [*FULL, *ADAPTED]), ("bert-large", OF_LARGE)):
         for precision in ("float32", "mixed_bfloat16"):
-            for name, options, both in [*FULL, *ADAPTED]:
+            for name, options, both in ways:
                 for recompute in ("layer", "none") if both else ("layer",):
                     config = TrainConfig(
                         max_seq_length=LENGTH, precision=precision, recompute=recompute, **options
                     )
                     one = {"preset": preset, "precision": precision, "way": name}
-                    results.append(one | {"recompute": recompute} | cost(preset, config))
-                    say(str(results[-1]))
-                    (out / "partial.json").write_text(json.dumps(results))
+                    one |= {"recompute": recompute}
+                    if [*one.values()] not in done:
+                        results.append(one | cost(preset, config))
+                        say(str(results[-1]))
+                        path.write_text(json.dumps(results))
     reference = {
         (r["preset"], r["precision"]): r["seconds"] for r in results if r["way"] == FULL[2][0]
     }

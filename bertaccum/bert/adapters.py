@@ -62,6 +62,9 @@ def adapt(encoder: Encoder, how: Adaptation, seed: int = 0) -> None:
       encoder: An encoder whose layers that are not adapted are frozen; see `freeze`.
       seed: Seed of the adapters' initial weights.
     """
+    for layer in encoder.hidden_layers:
+        # Attention weights are most of the activations that frozen layers keep for long texts.
+        layer.recompute_attention = True
     for layer in encoder.layers:
         if layer.name == POOLER:
             continue
@@ -115,6 +118,8 @@ def merge(encoder: Encoder) -> None:
         product = layer.adapter.product().reshape(layer.kernel.shape)
         assign_in_place(layer.kernel, layer.kernel.numpy() + product)
         layer.adapter = None
+    for layer in encoder.hidden_layers:
+        layer.recompute_attention = False
     for layer in encoder.layers:
         if layer.name != POOLER:
             layer.trainable = True

@@ -105,7 +105,12 @@ class SelfAttention(tf_keras.layers.Layer):
         self._output_dense = projection("attention_output", (hidden_size,), heads)
 
     def call(
-        self, queries: tf.Tensor, tokens: tf.Tensor, mask: tf.Tensor, training: bool | None = None
+        self,
+        queries: tf.Tensor,
+        tokens: tf.Tensor,
+        mask: tf.Tensor,
+        training: bool | None = None,
+        recompute: bool = False,
     ) -> tf.Tensor:
         """Return the attention of `queries` to `tokens`, [batch x queries, hidden].
 
@@ -114,6 +119,8 @@ class SelfAttention(tf_keras.layers.Layer):
           tokens: Floats [batch, length, hidden] of the same dtype.
           mask: Numbers [batch, at least 1, length], 0 for padding, the same for all queries of an
             example.
+          recompute: Whether the backward pass computes the attention weights again, which are
+            [batch, heads, queries, length], instead of keeping them.
         """
         rows, (batch, length, _) = layers.rows_of(tokens), layers.sizes_of(tokens)
         of_queries, count = rows, length
@@ -124,13 +131,19 @@ class SelfAttention(tf_keras.layers.Layer):
         shape = tf.stack([batch, length, *self._heads])
         query = tf.reshape(query, shape if queries is tokens else [batch, count, *self._heads])
         key, value = tf.reshape(key, shape), tf.reshape(value, shape)
-        keep, scale = None, 1.0
-        if training:
-            keep, scale = self._dropout_layer.keep([self._heads[0], count], length)
         padding = 1 - tf.cast(mask[:, tf.newaxis, :1], query.dtype)
         # Adding a score to half of the lowest number cannot overflow, and gives a weight of 0.
         bias = padding * (float(query.dtype.min) / 2)
-        attended = attention(query, key, value, bias, keep, scale)
+        masks = present_masks()
+
+        def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+            keep, scale = None, 1.0
+            if training:
+                with dropout_masks(masks):
+                    keep, scale = self._dropout_layer.keep([self._heads[0], count], length)
+            return attention(query, key, value, bias, keep, scale)
+
+        attended = (tf.recompute_grad(attend) if recompute else attend)(query, key, value)
         return self._output_dense(tf.reshape(attended, [-1, math.prod(self._heads)]), training)
 
 
@@ -148,7 +161,9 @@ class TransformerLayer(tf_keras.layers.Layer):
     If the attribute `recompute` is set to True, the layer keeps only its input for the backward
     pass, which then computes the layer a second time. A `tf.function` reads the attribute while it
     is traced. Source: Chen, Xu, Zhang and Guestrin 2016, "Training Deep Nets with Sublinear Memory
-    Cost".
+    Cost". If `recompute_attention` is True, it computes at least the attention weights again.
+    Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+    Models".
 
     Args:
       config: Dimensions of the encoder.
@@ -169,7 +184,7 @@ class TransformerLayer(tf_keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.recompute = False
+        self.recompute = self.recompute_attention = False
         self._output_tokens, self._activation = output_tokens, activation
 
         def dropout_at(site: int, rate: float = dropout) -> ExampleDropout:
@@ -226,7 +241,8 @@ class TransformerLayer(tf_keras.layers.Layer):
             queries = tf.gather(hidden, *positions, batch_dims=1)
         # From here on, the layer computes matrices, [batch x queries, width].
         rows, length = layers.rows_of(queries), layers.sizes_of(queries)[1]
-        attended = self._attention_layer(queries, hidden, mask, training=training)
+        again = bool(training) and self.recompute_attention and not self.recompute
+        attended = self._attention_layer(queries, hidden, mask, training=training, recompute=again)
         attended = self._attention_dropout(attended, training=training, length=length)
         # Unlike that of `+`, the gradient of `add_n` does not look for axes to sum over.
         attended = self._attention_layer_norm(tf.add_n([rows, attended]))

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from forked import PROGRAM, Forked
 from resuming import result
-from small import write_small_model
+from small import write_google_checkpoint, write_small_model
 
+from bertaccum.bert.encoder import build_encoder
+from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.tokenizer_files import learn_vocabulary
 from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.prepare import PrepareConfig
@@ -31,7 +33,8 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create sample reviews, and the dimensions of a small encoder."""
     folder = tmp_path_factory.mktemp("data") / "data"
     prepare(PrepareConfig(source="sample", out=str(folder)), silent, learn_vocabulary)
-    write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+    path = write_small_model(folder / "bert_config.json", folder / "vocab.txt")
+    write_google_checkpoint(build_encoder(read_bert_config(path)), folder / "bert_model.ckpt")
     return folder
 
 
@@ -47,7 +50,8 @@ def new_run(name: str, **options: object) -> list[object]:
     values = {"data": "data", "bert_config": "data/bert_config.json", "init_checkpoint": "none"}
     values |= {"max_seq_length": 32, "target_batch": 32, "micro_batch": 8, "save_every": 1}
     values |= {"max_updates": 1000, "eval_every": 10, "out": name}
-    flags = ((f"--{key.replace('_', '-')}", value) for key, value in (values | options).items())
+    given = {key: value for key, value in (values | options).items() if value is not None}
+    flags = ((f"--{key.replace('_', '-')}", value) for key, value in given.items())
     return ["train", *(part for flag in flags for part in flag)]
 
 
@@ -83,15 +87,23 @@ def killed_until_through(
         killed += 1
 
 
+PRETRAINED = {"init_checkpoint": "data", "bert_config": None}
+
+
 @pytest.mark.parametrize(
-    ("recompute", "offload", "updates", "kills"),
-    [("none", "none", 80, 12), *(("layer", offload, 24, 3) for offload in OFFLOAD)],
+    ("options", "updates", "kills"),
+    [
+        ({}, 80, 12),
+        *(({"recompute": "layer", "offload": offload}, 24, 3) for offload in OFFLOAD),
+        ({"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16", **PRETRAINED}, 24, 3),
+        ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 24, 3),
+    ],
 )
 @pytest.mark.slow
 def test_random_kills_do_not_change_the_result(
-    start: Start, tmp_path: Path, recompute: str, offload: str, updates: int, kills: int
+    start: Start, tmp_path: Path, options: dict[str, object], updates: int, kills: int
 ) -> None:
-    options = {"recompute": recompute, "offload": offload, "max_updates": updates}
+    options = {"recompute": "none", "offload": "none", "max_updates": updates, **options}
     whole, killed = start(*new_run("whole", **options)), new_run("killed", **options)
     assert killed_until_through(start, tmp_path, killed, kills, seed=10) == kills
     _, errors = whole.communicate()
