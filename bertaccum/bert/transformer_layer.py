@@ -139,7 +139,8 @@ class SelfAttention(tf_keras.layers.Layer):
         def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
             keep, scale = None, 1.0
             if training:
-                with dropout_masks(masks):
+                # Without the dependency, TensorFlow would keep the mask of the forward pass.
+                with dropout_masks(masks), tf.control_dependencies([query] if recompute else []):
                     keep, scale = self._dropout_layer.keep([self._heads[0], count], length)
             return attention(query, key, value, bias, keep, scale)
 
