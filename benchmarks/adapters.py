@@ -2,14 +2,16 @@
 
     make build/peers/environments/huggingface
     python benchmarks/adapters.py scores --shared ../shared    # 90 minutes on 2 cores
-    python benchmarks/adapters.py memory --shared ../shared    # 60 minutes
+    python benchmarks/adapters.py memory                       # 40 minutes
+    python benchmarks/adapters.py limits --shared ../shared    # 20 minutes
 
 `scores` trains BERT-Tiny from a pretrained checkpoint, and a BERT-Mini with random weights, on real
 data with three seeds. Each way to train has the rate that `train --find-lr` suggests. peft trains
 in Hugging Face Trainer with the same initial weights, rows and rates. Finished trainings are kept
 in the output folder and not repeated. `memory` measures the peak memory and the time of an update
 of BERT-Base and BERT-Large with 512 tokens, one example at a time; on a CPU, the allocator that
-TensorFlow uses on GPUs simulates its memory. Each part writes adapters-<part>.json and prints a
+TensorFlow uses on GPUs simulates its memory. `limits` trains them on real reviews with target batch
+32 under memory limits. Each part writes adapters-<part>.json and prints a
 Markdown table.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +34,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from task_data import EMOTIONS, SICK, DataSet, some_imdb
 from task_trainings import Case, Place, Scores, bertaccum, evaluated, kept, our_options, peer_result
 from task_weights import write_weights
-from tools import Results, preset_job, run_part, say, table, vocabulary_file
+from tools import (
+    Results,
+    prepared_yelp,
+    preset_job,
+    run_part,
+    say,
+    table,
+    train_command,
+    vocabulary_file,
+)
 
 from bertaccum.bert.model_source import NO_CHECKPOINT
 from bertaccum.options.commands import TrainConfig
@@ -147,7 +159,11 @@ ADAPTED: list[tuple[str, dict[str, Any], bool]] = [
     ("biases", {"adapt": "bias"}, True),
     ("biases, `--frozen-dtype bfloat16`", {"adapt": "bias", **HALF}, True),
 ]
-OF_LARGE = [FULL[0], FULL[2], *ADAPTED[:2]]
+MODELS = [
+    ("bert-base", ("float32", "mixed_bfloat16"), [*FULL, *ADAPTED]),
+    ("bert-large", ("float32",), [FULL[0], FULL[2], *ADAPTED[:2]]),
+]
+KEYS = "preset", "precision", "way", "recompute"
 LENGTH, STEPS, REPEATS = 512, 4, 3
 MEMORY = parse_size("14GiB")
 
@@ -156,9 +172,9 @@ def memory(_: Path, out: Path) -> tuple[Results, str]:
     """Measure the peak memory and the time of updates of `STEPS` micro-batches of one example."""
     path = out / "measured.json"
     results: Results = json.loads(path.read_text()) if path.exists() else []
-    done = [[r[key] for key in ("preset", "precision", "way", "recompute")] for r in results]
-    for preset, ways in (("bert-base", [*FULL, *ADAPTED]), ("bert-large", OF_LARGE)):
-        for precision in ("float32", "mixed_bfloat16"):
+    done = [[r[key] for key in KEYS] for r in results]
+    for preset, precisions, ways in MODELS:
+        for precision in precisions:
             for name, options, both in ways:
                 for recompute in ("layer", "none") if both else ("layer",):
                     config = TrainConfig(
@@ -170,21 +186,18 @@ def memory(_: Path, out: Path) -> tuple[Results, str]:
                         results.append(one | cost(preset, config))
                         say(str(results[-1]))
                         path.write_text(json.dumps(results))
-    reference = {
-        (r["preset"], r["precision"]): r["seconds"] for r in results if r["way"] == FULL[2][0]
-    }
-    rows = [
-        [
-            f"{r['preset']}, {r['precision']}",
-            r["way"] + (", without recomputation" if r["recompute"] == "none" else ""),
-            format_size(r["peak_bytes"]),
-            f"{r['seconds'] / STEPS:.2f}",
-            f"{reference[r['preset'], r['precision']] / r['seconds']:.2f}",
-        ]
-        for r in results
-    ]
-    heads = ["model, precision", "trained", "peak", "s per example"]
-    return results, table([*heads, "speed, `--offload all` = 1"], rows)
+    found = {tuple(r[key] for key in KEYS): r for r in results}
+    rows = []
+    for preset, precision, way in dict.fromkeys(key[:3] for key in found):
+        row = [f"{preset}, {precision}", way]
+        offloaded = found[preset, precision, FULL[2][0], "layer"]["seconds"]
+        for recompute in ("layer", "none"):
+            r = found.get((preset, precision, way, recompute))
+            speed = "" if r is None else f"{offloaded / r['seconds']:.2f}"
+            row += ["" if r is None else format_size(r["peak_bytes"]), speed]
+        rows.append(row)
+    heads = ["model, precision", "trained", "peak, recomputed", "speed", "peak", "speed"]
+    return results, table(heads, rows)
 
 
 def cost(preset: str, config: TrainConfig) -> dict[str, float]:
@@ -197,5 +210,45 @@ def cost(preset: str, config: TrainConfig) -> dict[str, float]:
     return {"peak_bytes": max(run.peak_bytes for run in runs if run), "seconds": seconds}
 
 
+# Preset, limit, and number of updates.
+LIMITS = [("bert-base", "560MiB", 4), ("bert-large", "1536MiB", 3)]
+RECOMPUTED = {"none": "kept activations", "layer": "with recomputation"}
+CHOSEN = "micro_batch", "recompute", "offload", "peak_memory_bytes"
+
+
+def limits(shared: Path, out: Path) -> tuple[Results, str]:
+    """Train on real reviews under memory limits, with the plans that the program chooses."""
+    data, results = prepared_yelp(shared, out), []
+    for preset, limit, updates in LIMITS:
+        for way, options, _ in (FULL[0], *ADAPTED[:2]):
+            run = out / f"{preset} {way}".replace("`", "")
+            shutil.rmtree(run, ignore_errors=True)
+            command = train_command(shared, data, run, preset)
+            command += ["--max-seq-length", str(LENGTH), "--memory-limit", limit]
+            command += ["--precision", "float32", "--max-updates", str(updates), "--json"]
+            for name, value in options.items():
+                command += [f"--{name.replace('_', '-')}", value]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            summary = json.loads(done.stdout)
+            lines = (run / "metrics.jsonl").read_text().splitlines()
+            # The first update includes tracing.
+            seconds = sum(json.loads(line)["seconds"] for line in lines[1:])
+            results.append({"preset": preset, "limit": limit, "way": way, "seconds": seconds})
+            results[-1] |= {name: summary[name] for name in CHOSEN}
+            say(str(results[-1]))
+    whole = {r["preset"]: r["seconds"] for r in results if r["way"] == FULL[0][0]}
+    rows = [
+        [
+            f"{r['preset']}, {r['limit']}",
+            r["way"],
+            f"{r['micro_batch']}, {RECOMPUTED[r['recompute']]}, offload {r['offload']}",
+            format_size(r["peak_memory_bytes"]),
+            f"{whole[r['preset']] / r['seconds']:.2f}",
+        ]
+        for r in results
+    ]
+    return results, table(["model, limit", "trained", "micro-batch", "peak", "speed"], rows)
+
+
 if __name__ == "__main__":
-    run_part(__doc__ or "", "adapters", {"scores": scores, "memory": memory})
+    run_part(__doc__ or "", "adapters", {"scores": scores, "memory": memory, "limits": limits})

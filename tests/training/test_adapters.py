@@ -146,6 +146,19 @@ def test_updates_do_not_depend_on_the_cut(
         np.testing.assert_allclose(cut[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["none", "layer"])
+def test_compiled_updates_with_frozen_weights_in_half_precision(
+    store: TokenStore, recompute: str
+) -> None:
+    half = {**LORA, "frozen_dtype": "bfloat16", "dropout": 0.2, "lora_dropout": 0.4}
+    whole = trained(store, **half)
+    cut = trained(store, sizes=5, compile="on", recompute=recompute, **half)
+    for name, value in whole.items():
+        one, two = np.float32(cut[name]), np.float32(value)
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-6, err_msg=name)
+
+
 def test_other_initial_weights_do_not_depend_on_adapters() -> None:
     (_, plain), (_, adapted) = model_of(), model_of(**LORA)
     values = named(adapted)
@@ -259,13 +272,34 @@ config = TrainConfig(**json.loads(sys.argv[1]))
 source = ModelSource("small", PRESET_CONFIGS["bert-small"], None, None)
 model = build_model(config, source, outputs=2)
 task = Classification(Labels.numbered(2))
+length, kept = map(int, sys.argv[2:])
+if kept:
+    for layer in model.checkpoint_items["encoder"].hidden_layers:
+        layer.recompute_attention = False
 update = make_update(task, model, make_optimizer(config, 8, 2), 0, True)
-splits, cuts = np.arange(3, dtype=np.int64) * 128, np.array([0, 1, 2], np.int32)
+splits, cuts = np.arange(3, dtype=np.int64) * length, np.array([0, 1, 2], np.int32)
 for _ in range(3):
     reset_peak_memory()
-    update(Window(np.ones(256, np.int32), splits, np.zeros(2, np.int32), cuts))
+    update(Window(np.ones(2 * length, np.int32), splits, np.zeros(2, np.int32), cuts))
 print(peak_memory_bytes() / 2**20)
 """
+
+
+def peak(options: dict[str, Any], length: int = 128, kept: bool = False) -> float:
+    """Return the peak memory of BERT-Small's updates in MiB.
+
+    Args:
+      length: Number of tokens of each example; a micro-batch has one.
+      kept: Whether the attention weights are kept for the backward pass.
+    """
+    return float(output(MEMORY, json.dumps(options), str(length), str(int(kept))))
+
+
+@pytest.mark.slow
+def test_adapted_layers_do_not_keep_attention_weights() -> None:
+    kept, computed_again = (peak(LORA, 512, kept) for kept in (True, False))
+    # The weights of each of the four layers take 8 MiB, and so do their dropout masks.
+    assert computed_again < kept - 40, (kept, computed_again)
 
 
 @pytest.mark.slow
@@ -278,10 +312,7 @@ def test_frozen_weights_take_no_memory_for_training(recompute: str) -> None:
         "bias": BIAS,
         "half": {**LORA, "frozen_dtype": "bfloat16"},
     }
-    peaks = {
-        name: float(output(MEMORY, json.dumps({**options, "recompute": recompute})))
-        for name, options in cases.items()
-    }
+    peaks = {name: peak({**options, "recompute": recompute}) for name, options in cases.items()}
     assert peaks["full"] > 480 and max(peaks["lora"], peaks["bias"]) < 150, peaks
     # Half of 110 MiB, and less than all kernels in float32, which take 48 MiB.
     assert peaks["half"] < peaks["lora"] - 40, peaks
