@@ -2,17 +2,15 @@
 
     python benchmarks/offload.py table                         # 60 minutes on 2 cores
     python benchmarks/offload.py price                         # 10 minutes
-    python benchmarks/offload.py frozen                        # 5 minutes
     python benchmarks/offload.py runs --shared ../shared       # 15 minutes
 
 `table` measures the peak memory and the time of an update with recomputation, one example at a
 time, for presets, lengths, precisions and what is offloaded, and the error of the planner's
 prediction for three examples at a time. Each value is the median of three updates. `price`
 compares the time of an update of BERT-Base (4 x 8, 128 tokens); the ways to offload take turns.
-`frozen` measures BERT-Base with 512 tokens, one example at a time, with frozen weights. `runs`
-trains on real reviews under a memory limit and without one, and compares the checkpoints. `table`
-and `price` use the GPU if there is one; on a CPU, the allocator that TensorFlow uses on GPUs
-simulates its memory.
+`runs` trains on real reviews under a memory limit and without one, and compares the checkpoints.
+`table` and `price` use the GPU if there is one; on a CPU, the allocator that TensorFlow uses on
+GPUs simulates its memory.
 """
 
 from __future__ import annotations
@@ -152,42 +150,6 @@ def price(_: Path, __: Path) -> tuple[Results, str]:
     return results, table(["offload", "peak", "s per update", "ratio"], rows)
 
 
-FROZEN: tuple[dict[str, Any], ...] = (
-    {},
-    {"freeze": "embeddings"},
-    {"train_layers": 6},
-    {"train_layers": 1},
-)
-
-
-def frozen(_: Path, __: Path) -> tuple[Results, str]:
-    results = []
-    for options in FROZEN:
-        result: dict[str, Any] = {"options": options}
-        for what in ("none", "all"):
-            config = TrainConfig(precision="float32", max_seq_length=512, offload=what, **options)
-            with MeasurementProcess(silent, {}) as worker:
-                assert worker.build(preset_job("bert-base", config, parse_size(MEMORY), steps=2))
-                two = MeasurementRequest([[(1, 512)]] * 2, "layer", what)
-                several = [worker.run(two) for _ in range(4)][1:]  # The first one traces.
-            result[what] = {
-                "peak_bytes": max(one.peak_bytes for one in several if one),
-                "seconds": statistics.median(one.seconds for one in several if one),
-            }
-        say(str(result))
-        results.append(result)
-    rows = [
-        [
-            " ".join(f"{name} {value}" for name, value in r["options"].items()),
-            *(format_size(r[what]["peak_bytes"]) for what in ("none", "all")),
-            *(f"{r[what]['seconds']:.2f}" for what in ("none", "all")),
-        ]
-        for r in results
-    ]
-    heads = [f"{kind}, {what}" for kind in ("peak", "s") for what in ("none", "all")]
-    return results, table(["frozen", *heads], rows)
-
-
 # Preset, updates, limit; the length is 512.
 RUNS = [("bert-base", 10, "560MiB"), ("bert-large", 2, "1536MiB")]
 
@@ -230,5 +192,5 @@ def runs(shared: Path, out: Path) -> tuple[Results, str]:
 
 
 if __name__ == "__main__":
-    parts = {"table": measured, "price": price, "frozen": frozen, "runs": runs}
+    parts = {"table": measured, "price": price, "runs": runs}
     run_part(__doc__.splitlines()[0], "offload", parts)
