@@ -177,6 +177,9 @@ def _adapted(folder: Path, config: StepConfig, progress: Progress) -> _Checkpoin
     if adapter.base is None:
         remedy = "set base_model_name_or_path in it to that model"
         raise InputError("does not name its base model", remedy, path=folder / ADAPTER_CONFIG)
+    if has_adapter(Path(adapter.base)):
+        what = f"is an adapter of {adapter.base}, which is an adapter itself"
+        raise InputError(what, "merge that one with merge_and_unload() in peft", path=folder)
     try:
         base = _checkpoint(dataclasses.replace(config, init_checkpoint=adapter.base), progress)
     except InputError as error:

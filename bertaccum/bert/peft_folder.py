@@ -19,21 +19,31 @@ from bertaccum.errors import InputError
 from bertaccum.system.files import read_object
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# peft wrote this file before version 0.7.
+_OLDER_WEIGHTS = "adapter_model.bin"
+_MERGE = "merge the adapter with merge_and_unload() in peft"
 # Beginning of the names of all weights.
 PREFIX = "base_model.model."
 _PAIR = re.compile(r"(.*)\.lora_([AB])\.weight")
 # What peft puts into the names of modules that are trained in full.
 _SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
-# Keys of configurations that change what an adapter computes, with the values that can be read.
-_PLAIN: dict[str, Any] = {
-    "peft_type": "LORA",
-    "use_dora": False,
-    "fan_in_fan_out": False,
-    "bias": "none",
-    "rank_pattern": {},
-    "alpha_pattern": {},
-    "layers_to_transform": None,
+# Keys of configurations with the values that can be read. Other initial weights also change the
+# base model.
+_READABLE: dict[str, list[Any]] = {
+    "peft_type": ["LORA"],
+    "bias": ["none", None],
+    "init_lora_weights": [True, False, None, "gaussian", "eva", "orthogonal"],
 }
+# Keys whose value does not change what the weights in the file compute. Any other key must have an
+# empty value, because it may be that of an option which came with a later version of peft.
+_HARMLESS = frozenset(
+    {
+        *("base_model_name_or_path", "revision", "task_type", "peft_version", "inference_mode"),
+        *("r", "lora_alpha", "lora_dropout", "use_rslora", "modules_to_save", "auto_mapping"),
+        *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+        *("megatron_core", "qalora_group_size", "eva_config", "ensure_weight_tying"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -44,15 +54,17 @@ class PeftAdapter:
       folder: The folder.
       base: Name or path of the model to which it belongs; None if it does not tell.
       scale: Factor of the product of its matrices.
+      saved: Names of the modules that the file contains in full.
     """
 
     folder: Path
     base: str | None
     scale: float
+    saved: frozenset[str]
 
     def merged_into(self, form: CheckpointFormat) -> CheckpointFormat:
         """Return a format of checkpoints whose weights are those of `form` with the adapter."""
-        own = [self.folder / ADAPTER_CONFIG, self.folder / ADAPTER_WEIGHTS]
+        own = [self.folder / ADAPTER_CONFIG, _weights_file(self.folder)]
         return dataclasses.replace(
             form,
             tensors=partial(self._merged, form.tensors),
@@ -65,11 +77,13 @@ class PeftAdapter:
         self, read: Callable[[Path], Mapping[str, LazyTensor]], path: Path
     ) -> dict[str, LazyTensor]:
         """Return the tensors of a checkpoint and of the adapter, as `form.tensors` does."""
-        file, tensors = self.folder / ADAPTER_WEIGHTS, dict(read(path))
+        file, tensors = _weights_file(self.folder), dict(read(path))
         pairs: dict[str, dict[str, LazyTensor]] = {}
         for name, tensor in open_adapter_tensors(file, _plain_name).items():
             if found := _PAIR.fullmatch(name):
                 pairs.setdefault(f"{found[1]}.weight", {})[found[2]] = tensor
+            elif name not in tensors and self.saved.isdisjoint(name.split(".")):
+                raise InputError(f"has {name}, which cannot be merged", _MERGE, path=file)
             else:
                 tensors[name] = tensor
         for name, pair in pairs.items():
@@ -90,7 +104,12 @@ class PeftAdapter:
 
 def has_adapter(folder: Path) -> bool:
     """Return whether a folder has an adapter in peft's format."""
-    return all((folder / name).is_file() for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    return (folder / ADAPTER_CONFIG).is_file() and _weights_file(folder).is_file()
+
+
+def _weights_file(folder: Path) -> Path:
+    path, older = folder / ADAPTER_WEIGHTS, folder / _OLDER_WEIGHTS
+    return older if older.is_file() and not path.is_file() else path
 
 
 def read_adapter(folder: Path) -> PeftAdapter:
@@ -101,19 +120,21 @@ def read_adapter(folder: Path) -> PeftAdapter:
     """
     path = folder / ADAPTER_CONFIG
     values = read_object(path)
-    for key, plain in _PLAIN.items():
-        if (value := values.get(key, plain)) != plain and (value or plain):
-            what = f"{key} is {value!r}, expected {plain!r}"
-            raise InputError(what, "merge it with merge_and_unload() in peft", path=path)
+    for key, value in ({"peft_type": None} | values).items():
+        readable = value in _READABLE[key] if key in _READABLE else key in _HARMLESS or not value
+        if not readable:
+            raise InputError(f"{key} is {value!r}, which cannot be read", _MERGE, path=path)
     rank, alpha = (_positive(values.get(key)) for key in ("r", "lora_alpha"))
     base, revision = values.get("base_model_name_or_path"), values.get("revision")
     named = isinstance(base, str | None) and isinstance(revision, str | None)
-    if rank is None or alpha is None or not named:
+    saved = values.get("modules_to_save") or []
+    listed = isinstance(saved, list) and all(isinstance(name, str) for name in saved)
+    if rank is None or alpha is None or not named or not listed:
         raise InputError("is damaged", "save the adapter again", path=path)
     if base and revision and not Path(base).exists():
         base = f"{base}@{revision}"
     divisor = math.sqrt(rank) if values.get("use_rslora") else rank
-    return PeftAdapter(folder, base, alpha / divisor)
+    return PeftAdapter(folder, base, alpha / divisor, frozenset(saved))
 
 
 def _positive(value: Any) -> float | None:

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from test_huggingface_folder import NAMES, SMALL, WORDS, find, inputs
 from test_relatives import RELATIVES, model_of, ours
+from torch_writer import write_torch
 
 import bertaccum
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -115,10 +116,13 @@ def test_adapter_is_read_back(work: Path, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"use_dora": True}, r"adapter_config.json: use_dora is True, expected False"),
-        ({"peft_type": "IA3"}, "peft_type is 'IA3', expected 'LORA'"),
+        ({"use_dora": True}, r"adapter_config.json: use_dora is True, which cannot be read"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', which cannot be read"),
         ({"rank_pattern": {"query": 4}}, "rank_pattern is"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa', which"),
+        ({"of_a_later_version": [1]}, r"of_a_later_version is \[1\], which cannot be read"),
         ({"r": "8"}, "is damaged"),
+        ({"modules_to_save": "classifier"}, "is damaged"),
         ({"base_model_name_or_path": None}, "does not name its base model"),
         ({"base_model_name_or_path": "/nowhere/x"}, "adapter of /nowhere/x, which cannot be read"),
     ],
@@ -131,6 +135,41 @@ def test_other_adapters_are_refused(
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(InputError, match=message):
         find(folder)
+
+
+def test_adapter_of_an_adapter_is_refused(work: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    path = folder / ADAPTER_CONFIG
+    values = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match="which is an adapter itself; merge"):
+        find(folder)
+
+
+def test_weights_that_cannot_be_merged_are_refused(work: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
+    key = "base_model.model.bert.embeddings.word_embeddings.lora_embedding_A"
+    save_file(tensors | {key: np.zeros([2, 3], np.float32)}, folder / ADAPTER_WEIGHTS)
+    with pytest.raises(InputError, match=r"has .*lora_embedding_A, which cannot be merged; merge"):
+        find(folder)
+
+
+def test_older_file_of_weights_is_read(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+    write_torch(folder / "adapter_model.bin", load_file(folder / ADAPTER_WEIGHTS), monkeypatch)
+    (folder / ADAPTER_WEIGHTS).unlink()
+    for one, two in zip(read_all(work / "adapter_bert"), read_all(folder), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def read_all(folder: Path) -> list[np.ndarray]:
+    source = find(folder)
+    assert source.format is not None and source.checkpoint is not None
+    tensors = source.format.tensors(source.checkpoint)
+    return [np.asarray(tensors[name].read()) for name in sorted(tensors)]
 
 
 def test_adapter_of_another_model_is_refused(work: Path, tmp_path: Path) -> None:
