@@ -32,8 +32,11 @@ LORA = {"adapt": "lora", "lora_rank": 3, "lora_targets": "all"}
 CASES: dict[str, dict[str, Any]] = {
     "lora": LORA,
     "bias": {"adapt": "bias"},
-    "half": {**LORA, "frozen_dtype": "bfloat16", "train_layers": 1},
-    "windows": {**LORA, "lora_dropout": 0.3, "windows": 2, "max_seq_length": 8},
+    "half": {
+        **LORA,
+        **{"frozen_dtype": "bfloat16", "train_layers": 1, "lora_dropout": 0.3},
+        **{"windows": 2, "max_seq_length": 8},
+    },
 }
 TOKENS = tf.ragged.constant([[2, 5, 6, 7, 3], [2, 9, 10, 3]], tf.int32)
 
