@@ -130,7 +130,6 @@ def test_updates_are_those_of_the_definition(store: TokenStore, case: str) -> No
     [
         {"sizes": 32},
         {"sizes": 5, "recompute": "layer", "offload": "moments"},
-        pytest.param({"sizes": 5, "compile": "on"}, marks=pytest.mark.slow),
         pytest.param({"sizes": 3, "compile": "on", "recompute": "layer"}, marks=pytest.mark.slow),
     ],
 )
