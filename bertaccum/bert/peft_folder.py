@@ -19,13 +19,13 @@ from bertaccum.errors import InputError
 from bertaccum.system.files import read_object
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# peft wrote this file before version 0.7.
+# Earlier versions of peft wrote this file.
 _OLDER_WEIGHTS = "adapter_model.bin"
 _MERGE = "merge the adapter with merge_and_unload() in peft"
 # Beginning of the names of all weights.
 PREFIX = "base_model.model."
 _PAIR = re.compile(r"(.*)\.lora_([AB])\.weight")
-# What peft puts into the names of modules that are trained in full.
+# peft puts this into the names of modules that are trained in full.
 _SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
 # Keys of configurations with the values that can be read. Other initial weights also change the
 # base model.

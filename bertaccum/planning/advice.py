@@ -15,7 +15,7 @@ from bertaccum.system.sizes import format_size
 
 # Advice never proposes a shorter `max_seq_length` than this.
 _SHORTEST = 16
-# What differs with adapters, which no plan chooses by itself.
+# The reason why no plan chooses adapters by itself.
 _LESS = "trains adapters instead of whole layers"
 # The parameter counts of presets exclude biases, but the model's own count includes them. A preset
 # must therefore be clearly smaller than the model to count as smaller.

@@ -158,7 +158,7 @@ def open_bytes(path: Path | zipfile.Path) -> Iterator[io.BufferedReader]:
                     unpacked = _unpacked(cast(io.BufferedReader, file), path)
                 else:
                     unpacked = _unpacked_member(path)
-            except UnicodeDecodeError as error:  # Of the name that precedes a file in the archive.
+            except UnicodeDecodeError as error:  # The name before a file is not UTF-8.
                 raise zipfile.BadZipFile(str(error)) from error
             _check_kind(unpacked.peek(), name)
             yield unpacked

@@ -112,6 +112,30 @@ def test_adapter_is_read_back(work: Path, name: str) -> None:
     assert began.weights_digest != find(work / f"adapter_{name}").weights_digest
 
 
+@pytest.fixture
+def adapter(work: Path, tmp_path: Path) -> Path:
+    """Return a copy of the adapter of BERT that a test may change."""
+    return shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
+
+
+def change_config(adapter: Path, **changes: Any) -> None:
+    path = adapter / ADAPTER_CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_weights(adapter: Path, **changes: np.ndarray) -> None:
+    path = adapter / ADAPTER_WEIGHTS
+    save_file(load_file(path) | changes, path)
+
+
+def tensors_of(folder: Path) -> dict[str, np.ndarray]:
+    """Return the weights that a model begins with, in Hugging Face's format."""
+    source = find(folder)
+    assert source.format is not None and source.checkpoint is not None
+    tensors = source.format.tensors(source.checkpoint)
+    return {name: np.asarray(tensor.read()) for name, tensor in tensors.items()}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -126,74 +150,48 @@ def test_adapter_is_read_back(work: Path, name: str) -> None:
         ({"base_model_name_or_path": "/nowhere/x"}, "adapter of /nowhere/x, which cannot be read"),
     ],
 )
-def test_other_adapters_are_refused(
-    work: Path, tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    path = folder / ADAPTER_CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+def test_other_adapters_are_refused(adapter: Path, change: dict[str, Any], message: str) -> None:
+    change_config(adapter, **change)
     with pytest.raises(InputError, match=message):
-        find(folder)
+        find(adapter)
 
 
-def test_adapter_of_an_adapter_is_refused(work: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    path = folder / ADAPTER_CONFIG
-    values = json.loads(path.read_text()) | {"base_model_name_or_path": str(folder)}
-    path.write_text(json.dumps(values))
+def test_adapter_of_an_adapter_is_refused(adapter: Path) -> None:
+    change_config(adapter, base_model_name_or_path=str(adapter))
     with pytest.raises(InputError, match="which is an adapter itself; merge"):
-        find(folder)
+        find(adapter)
 
 
-def test_weights_that_cannot_be_merged_are_refused(work: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    tensors = load_file(folder / ADAPTER_WEIGHTS)
+def test_weights_that_cannot_be_merged_are_refused(adapter: Path) -> None:
     key = "base_model.model.bert.embeddings.word_embeddings.lora_embedding_A"
-    save_file(tensors | {key: np.zeros([2, 3], np.float32)}, folder / ADAPTER_WEIGHTS)
+    change_weights(adapter, **{key: np.zeros([2, 3], np.float32)})
     with pytest.raises(InputError, match=r"has .*lora_embedding_A, which cannot be merged; merge"):
-        find(folder)
+        find(adapter)
 
 
-def test_older_file_of_weights_is_read(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    write_torch(folder / "adapter_model.bin", load_file(folder / ADAPTER_WEIGHTS), monkeypatch)
-    (folder / ADAPTER_WEIGHTS).unlink()
-    for one, two in zip(read_all(work / "adapter_bert"), read_all(folder), strict=True):
-        np.testing.assert_array_equal(one, two)
+def test_older_file_of_weights_is_read(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tensors_of(adapter)
+    write_torch(adapter / "adapter_model.bin", load_file(adapter / ADAPTER_WEIGHTS), monkeypatch)
+    (adapter / ADAPTER_WEIGHTS).unlink()
+    after = tensors_of(adapter)
+    assert after.keys() == before.keys()
+    for name, tensor in after.items():
+        np.testing.assert_array_equal(tensor, before[name], err_msg=name)
 
 
-def read_all(folder: Path) -> list[np.ndarray]:
-    source = find(folder)
-    assert source.format is not None and source.checkpoint is not None
-    tensors = source.format.tensors(source.checkpoint)
-    return [np.asarray(tensors[name].read()) for name in sorted(tensors)]
-
-
-def test_adapter_of_another_model_is_refused(work: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    tensors = load_file(folder / ADAPTER_WEIGHTS)
+def test_adapter_of_another_model_is_refused(adapter: Path) -> None:
     key = f"base_model.model.{QUERY['bert']}.lora_A.weight"
-    save_file(tensors | {key: np.zeros([2, 3], np.float32)}, folder / ADAPTER_WEIGHTS)
+    change_weights(adapter, **{key: np.zeros([2, 3], np.float32)})
     with pytest.raises(InputError, match=r"layer.0.attention.self.query.weight has the shapes"):
-        find(folder)
+        find(adapter)
 
 
-def test_rank_stabilized_scale_is_read(work: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(work / "adapter_bert", tmp_path / "adapter")
-    path = folder / ADAPTER_CONFIG
+def test_rank_stabilized_scale_is_read(work: Path, adapter: Path) -> None:
     key = QUERY["bert"].removeprefix("bert.") + ".weight"
-
-    def read(folder: Path) -> np.ndarray:
-        source = find(folder)
-        assert source.format is not None and source.checkpoint is not None
-        return np.asarray(source.format.tensors(source.checkpoint)[key].read())
-
-    plain, base = read(folder), read(work / "base_bert")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"use_rslora": True}))
+    plain, base = tensors_of(adapter)[key], tensors_of(work / "base_bert")[key]
+    change_config(adapter, use_rslora=True)
     expected = (plain - base) * np.sqrt(2)
-    np.testing.assert_allclose(read(folder) - base, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(tensors_of(adapter)[key] - base, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["google", "savedmodel"])
@@ -234,7 +232,7 @@ def test_peft_computes_the_same_logits(work: Path, tmp_path: Path, peft_python: 
         found = ours(config, load_trained(work / f"run_{name}").model)
         print(f"{name}: largest difference {np.abs(found - theirs).max():.1e}")
         np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-5)
-        # What peft writes is the same file.
+        # peft writes the same file.
         saved, written = (
             load_file(work / f"{of}_{name}" / ADAPTER_WEIGHTS) for of in ("theirs", "adapter")
         )

@@ -19,6 +19,7 @@ from test_task_updates import (
     CONFIG,
     TAG_WEIGHTS,
     UPDATES,
+    apply_plainly,
     crossentropy,
     encoded,
     flat,
@@ -139,11 +140,7 @@ def reference(name: str, data: TokenStore, labels: TeacherLabels) -> tuple[np.nd
                 )
             total = tf.add_n([tf.cast(loss, tf.float32) for loss, _ in parts])
             loss = total / sum(weight for _, weight in parts)
-        gradients = [
-            tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
-        ]
-        gradients, _ = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        apply_plainly(optimizer, model, tape.gradient(loss, model.trainable_variables))
         losses.append(float(loss))
     return flat(model), losses
 

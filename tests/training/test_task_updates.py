@@ -211,6 +211,15 @@ def windows_of(store: TokenStore) -> list[np.ndarray]:
     return [window_rows(n, len(store), CONFIG.target_batch, CONFIG.seed)[1] for n in numbers]
 
 
+def apply_plainly(
+    optimizer: tf_keras.optimizers.Optimizer, model: tf_keras.Model, gradients: list[Any]
+) -> None:
+    """Clip the gradients of a whole window, and apply them."""
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    clipped, _ = tf.clip_by_global_norm(dense, CONFIG.clip_norm)
+    optimizer.apply_gradients(zip(clipped, model.trainable_variables, strict=True))
+
+
 def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
     """Train on whole windows, padded to the maximum; return the weights and the losses."""
     model, losses = model_of(case), []
@@ -228,11 +237,7 @@ def reference(case: Case, store: TokenStore) -> tuple[np.ndarray, list[float]]:
             labels = store.labels[rows] if case is not CASES["tags"] else tokens // TAG - 1
             of_examples = case.loss(labels, model(inputs, training=True))
             loss = tf.reduce_sum(weights * of_examples) / tf.reduce_sum(weights)
-        gradients = [
-            tf.convert_to_tensor(g) for g in tape.gradient(loss, model.trainable_variables)
-        ]
-        gradients, _ = tf.clip_by_global_norm(gradients, CONFIG.clip_norm)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        apply_plainly(optimizer, model, tape.gradient(loss, model.trainable_variables))
         losses.append(float(loss))
     return flat(model), losses
 
