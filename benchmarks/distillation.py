@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from task_data import SICK, DataSet, some_imdb
 from task_trainings import bertaccum, evaluated
-from tools import Results, run_part, table
+from tools import Results, run_part, spread, table
 
 from bertaccum import api
 from bertaccum.bert.encoder_config import DISTILBERT, EncoderConfig, write_bert_config
@@ -178,10 +178,6 @@ def texts_per_second(run: Path, tsv: Path) -> float:
         predictor.predict(store, by_length(store, np.arange(start, start + 32)))
         seconds.append(time.perf_counter() - begin)
     return 32 / statistics.median(seconds[5:])
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ further_pretraining-<part>.json and prints a Markdown table.
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from task_data import NCBI, DataSet, some_imdb
 from task_trainings import bertaccum, evaluated
-from tools import Results, run_part, table
+from tools import Results, run_part, spread, table
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer_files import read_vocabulary
@@ -139,10 +138,6 @@ def keep_peak(peak: list[int], stopped: threading.Event) -> None:
     while not stopped.wait(0.2):
         status = Path("/proc/self/status").read_text()
         peak[0] = max(peak[0], int(status.split("RssAnon:")[1].split()[0]))
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 if __name__ == "__main__":

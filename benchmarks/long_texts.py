@@ -19,7 +19,7 @@ from pathlib import Path
 
 from task_data import LONG_IMDB
 from task_trainings import Case, Place, our_result, peer_result
-from tools import Results, run_part, table
+from tools import Results, run_part, spread, table
 
 from bertaccum.system.sizes import format_size
 
@@ -58,10 +58,6 @@ def readings(shared: Path, out: Path) -> tuple[Results, str]:
         rows.append([length, name, spread(accuracies), *cells, trainer])
     heads = ["max. length", "reading", "accuracy", "epoch", "peak memory", "Trainer"]
     return results, table(heads, rows)
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from task_trainings import (
     peer_result,
 )
 from task_weights import difference, trained_weights
-from tools import Results, run_part, table
+from tools import Results, run_part, spread, table
 
 HF, OURS = "Hugging Face Trainer", "bertaccum"
 SINGLE = ("accuracy", "macro_f1")
@@ -81,10 +81,6 @@ def scores(shared: Path, out: Path) -> tuple[Results, str]:
                 [case.name, metric, case.seeds, *map(spread, values.values()), apart(values)]
             )
     return results, table(["data", "metric", "seeds", HF, OURS, "difference"], rows)
-
-
-def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}"
 
 
 def apart(values: dict[str, list[float]]) -> str:
