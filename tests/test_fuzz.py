@@ -50,6 +50,7 @@ from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.training.checkpoints import read_saved
 from data_prep.preparation import prepare
 from data_prep.tables.columns import ReadOptions
+from data_prep.tables.corpus import find_corpus
 from data_prep.tables.table import read_rows
 from data_prep.tables.texts_to_classify import read_texts
 from data_prep.tables.tsv import read_tsv
@@ -70,6 +71,7 @@ TELLING += [
     b"-1",
     b"1e999",
     b"!!python/none",
+    b"\\ud800",
 ]
 
 EDIT = st.tuples(
@@ -191,10 +193,23 @@ CONLL = "Ada%d\tB-PER\nlives\tO\n"
 LISTS = '{"tokens": ["Ada%d", "lives"], "ner_tags": ["B-PER", "O"]}'
 CELLS = """"['Ada%d', 'lives']","['B-PER', 'O']"\nb a,O B-PER"""
 SPANS = '{"text": "Ada%d \\u00e9", "label": [{"start": 0, "end": 3, "label": "X", "text": "Ada"}]}'
+PRODIGY = (
+    '{"text": "Ada%d", "tokens": [{"text": "Ada"}], "answer": "accept",'
+    ' "spans": [{"start": 0, "end": 3, "label": "X"}]}'
+)
 LABEL_STUDIO = (
     '{"data": {"text": "Ada%d is"}, "annotations": [{"was_cancelled": false, "result":'
     ' [{"value": {"start": 0, "end": 3, "labels": ["X"]}}]}]}'
 )
+
+
+def corpus_case(folder: Path, name: str, content: bytes) -> tuple[Path, Reader]:
+    path = folder / name
+    path.write_bytes(content)
+    return path, lambda path: [text.encode() for _, text in find_corpus([path]).parts()]
+
+
+DOCUMENTS = "Ünïcode text,\nmore of it\n\n" * 3
 
 
 def glue_case(folder: Path) -> tuple[Path, Reader]:
@@ -384,6 +399,10 @@ CASES = {
     "lists of tags in a table": partial(tagged_case, ending="csv", sentence=CELLS),
     "spans": partial(tagged_case, ending="jsonl", sentence=SPANS),
     "label studio": partial(tagged_case, ending="jsonl", sentence=LABEL_STUDIO),
+    "prodigy": partial(tagged_case, ending="jsonl", sentence=PRODIGY),
+    "corpus": partial(corpus_case, name="a.txt", content=DOCUMENTS.encode()),
+    "packed corpus": partial(corpus_case, name="a.gz", content=gzip.compress(DOCUMENTS.encode())),
+    "corpus of records": partial(corpus_case, name="a.jsonl", content=b'{"text": "\\u00e9"}\n' * 3),
     "glue": glue_case,
     "classes": classes_case,
     "config": config_case,

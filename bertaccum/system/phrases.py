@@ -14,7 +14,15 @@ def counted(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
+# Longest item of a list in a message, in characters.
+_LONGEST = 200
+
+
 def listed(items: Sequence[str], most: int = 5, separator: str = ", ") -> str:
-    """Return the first items of a sequence, and how many more there are, for a message."""
+    """Return the first items of a sequence, and how many more there are, for a message.
+
+    Items that are too long to be read are cut.
+    """
     more = len(items) - most
-    return separator.join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
+    shown = (item if len(item) <= _LONGEST else f"{item[:_LONGEST]}…" for item in items[:most])
+    return separator.join(shown) + (f" and {more:,} more" if more > 0 else "")

@@ -1,11 +1,12 @@
 """Readers of sentences whose words have tags: CoNLL files, JSON Lines, and texts with spans.
 
 In a CoNLL file, a line contains a word and its tag, and an empty line ends a sentence. An object of
-JSON Lines contains lists of words and tags, or a text and its entities, as doccano and Label Studio
-export them. Each sentence becomes a row with its words, and one with its tags, separated by spaces.
+JSON Lines contains lists of words and tags, or a text and its entities, as doccano, Label Studio
+and Prodigy export them. Each sentence becomes a row with its words and its tags, separated by
+spaces.
 
 Sources: conll.uvt.nl for CoNLL-2003; universaldependencies.org/format.html for CoNLL-U;
-doccano.github.io and labelstud.io/guide/export for spans.
+doccano.github.io, labelstud.io/guide/export and prodi.gy/docs/api-interfaces for spans.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
 from data_prep.tables.spellings import visible
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
-from data_prep.tables.words import OUTSIDE, one_word, separated_words, word_spans
+from data_prep.tables.words import DROPPED, OUTSIDE, one_word, separated_words, word_spans
 
 _JSON = frozenset({".json", ".jsonl", ".ndjson"})
 _CONLL = frozenset({".conll", ".conllu", ".conllx", ".bio", ".iob", ".iob2"})
@@ -46,6 +47,7 @@ _WORDS = ("tokens", "words")
 _END_OF_TEXT = re.compile(r"\w[.!?]\s*$")
 # Labels of Label Studio in HTML and in dialogues.
 _OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
+_REJECTED = ("reject", "ignore")  # Answers of annotators in Prodigy.
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 
@@ -242,7 +244,7 @@ def _row(row: int, words: Sequence[str], tags: Sequence[str] | None) -> Row:
 
 
 def _checked(tag: str, path: Path, row: int) -> str:
-    if not visible(tag) or any(character.isspace() for character in tag):
+    if not visible(tag) or any(map(str.isspace, tag)) or DROPPED.search(tag):
         what = f"has the tag {tag[:40]!r}" if tag else "has a word without a tag"
         raise InputError(what, "write one visible tag without spaces", path=path, row=row)
     return tag
@@ -252,18 +254,22 @@ def _checked(tag: str, path: Path, row: int) -> str:
 
 
 def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
-    several = list[str]()
+    several, rejected = list[str](), list[str]()
+    labelled = reading.label_column is not None
     for row, record in _records(path, reading.encoding):
         if not isinstance(record, dict):
             raise InputError("is not a JSON object", "write one per line", path=path, row=row)
+        if labelled and "spans" in record and record.get("answer") in _REJECTED:
+            rejected.append(f"{row:,}")
+            continue
         task = record.get("data")
         if isinstance(task, dict):  # A task of Label Studio.
             annotations = _annotations(record, path, row)
             several += [f"{row:,}"] if len(annotations) > 1 else []
             record = {**task, "entities": _of_label_studio(annotations[0], path, row)}
-        labelled = reading.label_column is not None
         words = _field(record, reading.text_column, TEXT, _WORDS)
-        if isinstance(words, list):
+        # Prodigy describes the tokens of a text by objects.
+        if isinstance(words, list) and not (_objects(words) and "text" in record):
             yield _of_lists(words, record, reading, path, row)
             continue
         text = _field(record, reading.text_column, TEXT, _TEXTS)
@@ -279,6 +285,8 @@ def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         yield _of_spans(text, spans, labelled, path, row)
     if several:
         note(f"{path}: these rows have several annotations; the first is read: {listed(several)}")
+    if rejected:
+        note(f"{path}: skipped rows whose answer is to reject or ignore them: {listed(rejected)}")
 
 
 def _records(path: Path, encoding: str | None) -> Iterator[tuple[int, Any]]:

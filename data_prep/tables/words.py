@@ -17,7 +17,7 @@ _IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
 _SPACES = re.compile(r"\s+")
 _SEPARATED = re.compile("[^ \t\n\v\f\r]+")
 # Characters that files cannot contain; BERT drops them.
-_DROPPED = re.compile("[\x00\ud800-\udfff]")
+DROPPED = re.compile("[\x00\ud800-\udfff]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zs", "Zl", "Zp"})
 # BERT drops this character, so a word of it is read as [UNK].
 _NOTHING = "\ufffd"
@@ -77,6 +77,6 @@ def is_punctuation(character: str) -> bool:
 
 def one_word(word: str) -> str:
     """Return a word as a prepared file contains it: without ASCII spaces, and visible."""
-    word = _SPACES.sub("\u00a0", _DROPPED.sub("", word)).strip("\u00a0")
+    word = _SPACES.sub("\u00a0", DROPPED.sub("", word)).strip("\u00a0")
     invisible = all(unicodedata.category(character) in _INVISIBLE for character in word)
     return _NOTHING if invisible else word

@@ -76,6 +76,12 @@ RECORDS = {
         "data": {"text": "Ada lives"},
         "annotations": [{"result": [{"value": {"start": 0, "end": 3, "labels": ["PER"]}}]}],
     },
+    "Prodigy": {
+        "text": "Ada lives",
+        "tokens": [{"text": "Ada", "start": 0, "end": 3}, {"text": "lives", "start": 4, "end": 9}],
+        "spans": [{"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}],
+        "answer": "accept",
+    },
 }
 
 
@@ -85,6 +91,13 @@ def test_records_have_lists_or_spans(tmp_path: Path, record: dict[str, object]) 
     lines = rows(tmp_path / "a.jsonl", json.dumps(record) + "\n", tag_names=names)
     array = rows(tmp_path / "a.json", json.dumps([record], indent=1), tag_names=names)
     assert lines == array == TWO[:1]
+
+
+def test_rejected_examples_are_skipped_only_if_they_have_tags(tmp_path: Path) -> None:
+    answers = ("accept", "reject", "ignore")
+    content = "".join(json.dumps(RECORDS["Prodigy"] | {"answer": one}) + "\n" for one in answers)
+    assert rows(tmp_path / "a.jsonl", content) == TWO[:1]
+    assert len(rows(tmp_path / "a.jsonl", content, label_column=None)) == 3
 
 
 def test_spans_cut_words_and_count_characters_in_either_way(tmp_path: Path) -> None:
@@ -158,6 +171,7 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.jsonl", f'{{"text": "abc", "label": [{SPAN % 9}]}}', 1, "is not inside the text"),
         ("a.jsonl", '{"text": "ab", "label": [[0, 1, ["X", "Y"]]]}', 1, "start, end and label"),
         ("a.jsonl", '{"data": {"text": "ab"}, "annotations": 7}', 1, "has no annotation"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": ["B\\ud83d"]}', 1, r"has the tag 'B\\ud83d'"),
         ("a.csv", "text,label\na b,O\n", 2, "has 2 words and 1 tag"),
         ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),

@@ -15,3 +15,7 @@ def test_list_says_how_many_items_it_leaves_out() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b", "c"], 2) == "a, b and 1 more"
     assert listed(list("abcdefg"), separator="; ") == "a; b; c; d; e and 2 more"
+
+
+def test_long_items_are_cut() -> None:
+    assert listed(["x" * 300, "b"]) == "x" * 200 + "…, b"
