@@ -8,13 +8,12 @@ configuration or input, 1 for a failed run.
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
 # TensorFlow adds these parts to the error message of an operation.
 _OPERATION = re.compile(r"\{\{\w+ .*?\}\} ?| \[Op:\w+\].*")
-
-
 # Codes of the operating system's errors when a disk, a quota or a file is full.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -77,6 +76,25 @@ class LostWorkerError(RunError):
     The process must end with `os._exit` while the traceback is alive: TensorFlow may abort when it
     frees what it shares with a lost worker.
     """
+
+
+def unexpected(error: Exception) -> BertAccumError:
+    """Return the error to report for one that bertaccum did not raise.
+
+    With BERTACCUM_TRACEBACK=1, raise it, which shows its traceback.
+    """
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        named = error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+        remedy = "check the path" if named else "check permissions and free space"
+        return (ConfigError if named else RunError)(f"{where}{reason(error)}", remedy)
+    if os.environ.get("BERTACCUM_TRACEBACK"):
+        raise error
+    return RunError(
+        f"unexpected {type(error).__name__}: {error}",
+        "set BERTACCUM_TRACEBACK=1 to see the traceback, and report this error with the output"
+        " of `bertaccum doctor`",
+    )
 
 
 def reason(error: BaseException) -> str:

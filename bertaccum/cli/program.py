@@ -6,7 +6,6 @@ line and an exit code: 1 for a failed run, 2 for wrong usage, configuration or i
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -29,7 +28,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import explaining_options
 from bertaccum.cli.shared import fail
-from bertaccum.errors import BertAccumError, LostWorkerError, reason
+from bertaccum.errors import BertAccumError, LostWorkerError, unexpected
 from bertaccum.options.other_names import explain_command
 from bertaccum.system.stopping import Terminated, terminating
 from bertaccum.version import __version__
@@ -138,18 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message, code = "interrupted", 128 + signal.SIGINT
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        named = error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
-        remedy, code = ("check the path", 2) if named else ("check permissions and free space", 1)
-        message = f"{where}{reason(error)}; {remedy}"
     except Exception as error:
-        if os.environ.get("BERTACCUM_TRACEBACK"):
-            raise
-        said = " ".join(str(error).split())
-        message = (
-            f"unexpected {type(error).__name__}: {said}; set BERTACCUM_TRACEBACK=1"
-            " to see the traceback, and report this error with the output of `bertaccum doctor`"
-        )
-        code = 1
+        explained = unexpected(error)
+        message, code = str(explained), explained.exit_code
     fail(message, code, views[-1] if views else None)

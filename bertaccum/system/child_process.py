@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
-from bertaccum.errors import BertAccumError, RunError
+from bertaccum.errors import BertAccumError, RunError, unexpected
 from bertaccum.system.progress import Progress, tell
 
 _END_SECONDS = 10
@@ -114,7 +114,7 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 def answering() -> Iterator[tuple[Answer, Progress]]:
     """Yield a function that sends an answer, and one that sends progress, to `ChildProcess.ask`.
 
-    A `BertAccumError` is sent as well.
+    Errors are sent as well.
     """
     # The output of TensorFlow and other libraries goes to stderr, so that it does not mix with the
     # answers.
@@ -131,5 +131,6 @@ def answering() -> Iterator[tuple[Answer, Progress]]:
     progress.note = lambda line: answer(note=line)  # type: ignore[attr-defined]
     try:
         yield answer, progress
-    except BertAccumError as error:
-        answer(error=str(error), exit_code=error.exit_code)
+    except Exception as error:
+        known = error if isinstance(error, BertAccumError) else unexpected(error)
+        answer(error=str(known), exit_code=known.exit_code)

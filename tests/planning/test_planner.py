@@ -454,6 +454,17 @@ def test_notes_and_the_error_of_the_measurement_process_reach_the_user(
     assert error.value.exit_code == 2
 
 
+def test_unexpected_error_of_the_measurement_process_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A job without its configuration cannot be built."""
+    monkeypatch.delenv("BERTACCUM_TRACEBACK", raising=False)
+    with MeasurementProcess(silent, {}) as worker, pytest.raises(BertAccumError) as error:
+        worker.build({"config": {}})
+    assert str(error.value).startswith("unexpected KeyError: ") and error.value.exit_code == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_stderr_of_a_failed_measurement_process_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
