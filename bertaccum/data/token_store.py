@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,16 @@ from data_prep.tables.manifest import is_prepared
 # Increment these numbers if the same inputs would result in a different store of a TSV, or of a
 # corpus.
 _FORMAT, _FORMAT_OF_CORPUS = 9, 1
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write an array like `numpy.save`, with an OSError if it does not fit on the disk.
+
+    To a real file, numpy writes with C functions, whose errors have no number, and it ignores that
+    of the last few kB.
+    """
+    with path.open("wb") as file:
+        np.save(types.SimpleNamespace(write=file.write), array)
 
 
 class JoinedTokens:

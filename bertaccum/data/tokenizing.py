@@ -14,7 +14,7 @@ from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.given_texts import read_unlabelled
-from bertaccum.data.token_store import TokenStore, store_digest
+from bertaccum.data.token_store import TokenStore, save_array, store_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.options.commands import NAMES, NUMBERS
@@ -225,12 +225,13 @@ def _write_store(
                 kept.append(tokens.row_lengths().numpy())
                 whole.append(lengths.numpy())
                 progress(f"tokenizing {source}", min(done * _BATCH, total), total)
-        np.cumsum(np.concatenate(kept)).tofile(temporary / "offsets.int64")
-        np.save(temporary / "shapes.npy", np.concatenate(shapes))
-        np.save(temporary / "labels.npy", np.zeros(total, np.int32) if encoded is None else encoded)
+        (temporary / "offsets.int64").write_bytes(np.cumsum(np.concatenate(kept)).tobytes())
+        save_array(temporary / "shapes.npy", np.concatenate(shapes))
+        labels = np.zeros(total, np.int32) if encoded is None else encoded
+        save_array(temporary / "labels.npy", labels)
         if counts:  # The loss of an example is the mean of its words.
             weights = weights * np.concatenate(counts)
-        np.save(temporary / "weights.npy", weights)
+        save_array(temporary / "weights.npy", weights)
         truncation = _truncation(np.concatenate(whole), tokenizer.tokenization, task.labels.pairs)
         write_text(temporary / _TRUNCATION, json_text(dataclasses.asdict(truncation)))
         seal(temporary, folder)

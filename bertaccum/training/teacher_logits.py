@@ -25,6 +25,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.given_texts import read_unlabelled
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.teacher_labels import LOGITS, OFFSETS, TeacherLogits
+from bertaccum.data.token_store import save_array
 from bertaccum.data.tokenizing import Columns, store_of_tokens, texts_of_table, tokenized
 from bertaccum.distribution.device_memory import limit_memory
 from bertaccum.errors import InputError, RunError, reason
@@ -130,7 +131,7 @@ def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> 
         progress(f"the teacher reads {path}", done, len(counts))
     with new_folder(folder, existing="keep") as temporary:
         _unfinished(folder).replace(temporary / LOGITS)
-        np.save(temporary / OFFSETS, offsets)
+        save_array(temporary / OFFSETS, offsets)
         seal(temporary, folder)
 
 

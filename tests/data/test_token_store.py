@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 from small import DAMAGES, Notes
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.data.token_store import TokenStore
+from bertaccum.data.token_store import TokenStore, save_array
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
@@ -462,3 +463,12 @@ def test_lists_in_a_folder_without_manifest_are_several_labels(
     write(tmp_path / "train.tsv", "a|b\tgood", "a\tbad", "b\tfood")
     with pytest.raises(ConfigError, match=r"train.tsv: labels such as 'a\|b' look like several"):
         read_labels(tmp_path)
+
+
+def test_array_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+    path, array = tmp_path / "a.npy", np.arange(400)
+    save_array(path, array)
+    np.testing.assert_array_equal(np.load(path), array)
+    for name, size in (("small", 400), ("large", 40_000)):
+        with full_disk(200), pytest.raises(OSError, match="File too large"):
+            save_array(tmp_path / name, np.arange(size))
