@@ -448,7 +448,8 @@ class TrainConfig(StepConfig):
     best_by: str | None = checkpoint_option(
         None,
         "Metric on dev.tsv that selects the best checkpoint. [default: accuracy for classification,"
-        " pearson for regression, micro_f1 for multi-label]",
+        " pearson for regression, micro_f1 for multi-label, entity_f1 for token-classification"
+        " (accuracy if the tags have no scheme)]",
         choices=METRICS,
     )
     calibrate: bool = checkpoint_option(False, _CALIBRATE)
@@ -579,7 +580,7 @@ class PredictConfig(ShowConfig):
     file: str | None = setting(
         None,
         "Table with a text column (CSV, TSV, JSON Lines or Parquet), or a file with one text per"
-        " line. Use - for stdin.",
+        " line; for token-classification, also a CoNLL file. Use - for stdin.",
         path=True,
     )
     text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
@@ -613,7 +614,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
     file: str | None = setting(
         None,
         "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet, or a"
-        " folder as for `bertaccum prepare`. Its labels are the run's class names or class"
+        " folder as for `bertaccum prepare`; for token-classification, also a CoNLL file. Its labels are the run's class names or class"
         " numbers: see `label_form`.",
         path=True,
     )

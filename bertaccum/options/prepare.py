@@ -80,7 +80,8 @@ class PrepareConfig(Options):
         None,
         "Training rows for `source` csv: a CSV, TSV, JSON Lines or Parquet file, or a folder that"
         " contains, for each class, a subfolder of texts or a .txt file with one text per line. A"
-        " table or folder may be in a zip archive. Use - for stdin.",
+        " table or folder may be in a zip archive. For token-classification, also a CoNLL file, or"
+        " a folder with files named train, dev and test. Use - for stdin.",
         path=True,
     )
     test_file: str | None = table_option(
