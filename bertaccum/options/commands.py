@@ -614,8 +614,8 @@ class EvalConfig(PredictConfig, _SplitConfig):
     file: str | None = setting(
         None,
         "Labeled table to evaluate on instead of a split: CSV, TSV, JSON Lines or Parquet, or a"
-        " folder as for `bertaccum prepare`; for token-classification, also a CoNLL file. Its labels are the run's class names or class"
-        " numbers: see `label_form`.",
+        " folder as for `bertaccum prepare`; for token-classification, also a CoNLL file. Its"
+        " labels are the run's class names or class numbers: see `label_form`.",
         path=True,
     )
     label_form: str | None = setting(
