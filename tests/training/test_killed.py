@@ -15,11 +15,11 @@ import pytest
 from forked import PROGRAM, Forked
 from resuming import result
 from small import write_google_checkpoint, write_small_model
+from test_task_updates import CASES, write_case
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.tokenizer_files import learn_vocabulary
-from bertaccum.options.offload_rungs import OFFLOAD
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.files import read_text
 from bertaccum.system.progress import silent
@@ -29,30 +29,40 @@ Start = Callable[..., Forked]
 
 
 @pytest.fixture(scope="module")
-def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create sample reviews, and the dimensions of a small encoder."""
-    folder = tmp_path_factory.mktemp("data") / "data"
-    prepare(PrepareConfig(source="sample", out=str(folder)), silent, learn_vocabulary)
-    path = write_small_model(folder / "bert_config.json", folder / "vocab.txt")
-    write_google_checkpoint(build_encoder(read_bert_config(path)), folder / "bert_model.ckpt")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create sample reviews with a small encoder, a run on them, and data of other tasks."""
+    folder = tmp_path_factory.mktemp("inputs")
+    reviews = folder / "reviews"
+    prepare(PrepareConfig(source="sample", out=str(reviews)), silent, learn_vocabulary)
+    path = write_small_model(reviews / "bert_config.json", reviews / "vocab.txt")
+    write_google_checkpoint(build_encoder(read_bert_config(path)), reviews / "bert_model.ckpt")
+    for name in ("tags", "pair", "regression", "multi-label"):
+        write_case(folder / name, CASES[name])
+    (folder / "more.txt").write_text("".join(f"the food was {n} times good\n" for n in range(40)))
+    teacher = Forked(PROGRAM, *new_run("teacher", max_updates=2), cwd=folder)
+    _, errors = teacher.communicate()
+    assert teacher.returncode == 0, errors
     return folder
 
 
 @pytest.fixture
-def start(reviews: Path, tmp_path: Path) -> Start:
+def start(inputs: Path, tmp_path: Path) -> Start:
     """Return a function that starts the program in the test's own folder."""
-    (tmp_path / "data").symlink_to(reviews)
+    for path in inputs.iterdir():
+        (tmp_path / path.name).symlink_to(path)
     return lambda *arguments: Forked(PROGRAM, *arguments, cwd=tmp_path)
 
 
-def new_run(name: str, **options: object) -> list[object]:
+def new_run(
+    name: str, command: str = "train", data: str | None = "reviews", **options: object
+) -> list[object]:
     """Return the arguments of a small run."""
-    values = {"data": "data", "bert_config": "data/bert_config.json", "init_checkpoint": "none"}
+    values = {"data": data, "bert_config": f"{data}/bert_config.json", "init_checkpoint": "none"}
     values |= {"max_seq_length": 32, "target_batch": 32, "micro_batch": 8, "save_every": 1}
     values |= {"max_updates": 1000, "eval_every": 10, "out": name}
     given = {key: value for key, value in (values | options).items() if value is not None}
     flags = ((f"--{key.replace('_', '-')}", value) for key, value in given.items())
-    return ["train", *(part for flag in flags for part in flag)]
+    return [command, *(part for flag in flags for part in flag)]
 
 
 def updates_of(run: Path) -> int:
@@ -73,7 +83,7 @@ def killed_until_through(
     chance, run, killed = random.Random(seed), folder / "killed", 0
     while True:
         begun = (run / "config.yaml").exists()
-        arguments = ["train", "--resume", "killed"] if begun else new
+        arguments = [new[0], "--resume", "killed"] if begun else new
         process, before = start(*arguments), updates_of(run)
         if killed < kills:
             # The run may not have started, or may be about to save, evaluate or log.
@@ -87,23 +97,46 @@ def killed_until_through(
         killed += 1
 
 
-PRETRAINED = {"init_checkpoint": "data", "bert_config": None}
+PRETRAINED = {"init_checkpoint": "reviews", "bert_config": None}
+# Options of runs, and how often each is killed.
+KILLED: dict[str, tuple[dict[str, object], int]] = {
+    "reviews": ({"max_updates": 60}, 8),
+    "tags, compiled": ({"data": "tags", "compile": "on"}, 3),
+    "pairs, recomputed": ({"data": "pair", "recompute": "layer"}, 3),
+    "regression, moments offloaded": (
+        {"data": "regression", "recompute": "layer", "offload": "moments"},
+        3,
+    ),
+    "several labels, all offloaded": (
+        {"data": "multi-label", "recompute": "layer", "offload": "all"},
+        3,
+    ),
+    "adapters": (
+        {"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16", **PRETRAINED},
+        3,
+    ),
+    "biases": ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 3),
+    "teacher": ({"teacher": "teacher", "unlabelled": "more.txt"}, 3),
+    "pretraining": (
+        {
+            "command": "pretrain",
+            "data": None,
+            "text": "more.txt",
+            "bert_config": "reviews/bert_config.json",
+            "vocab": "reviews/vocab.txt",
+        },
+        3,
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("options", "updates", "kills"),
-    [
-        ({}, 80, 12),
-        *(({"recompute": "layer", "offload": offload}, 24, 3) for offload in OFFLOAD),
-        ({"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16", **PRETRAINED}, 24, 3),
-        ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 24, 3),
-    ],
-)
+@pytest.mark.parametrize("name", KILLED)
 @pytest.mark.slow
-def test_random_kills_do_not_change_the_result(
-    start: Start, tmp_path: Path, options: dict[str, object], updates: int, kills: int
-) -> None:
-    options = {"recompute": "none", "offload": "none", "max_updates": updates, **options}
+def test_random_kills_do_not_change_the_result(start: Start, tmp_path: Path, name: str) -> None:
+    given, kills = KILLED[name]
+    options = {"recompute": "none", "offload": "none", "max_updates": 24, "epochs": 100, **given}
+    if given.get("data") in CASES:
+        options["task"] = CASES[str(given["data"])].labels.task
     whole, killed = start(*new_run("whole", **options)), new_run("killed", **options)
     assert killed_until_through(start, tmp_path, killed, kills, seed=10) == kills
     _, errors = whole.communicate()
@@ -156,8 +189,7 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     assert "digest" in read_text(folder / "update-1/position.json")
 
 
-def test_signal_during_preparation_leaves_no_files(reviews: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").symlink_to(reviews)
+def test_signal_during_preparation_leaves_no_files(start: Start, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bertaccum", *map(str, new_run("run"))]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
