@@ -78,6 +78,15 @@ class LostWorkerError(RunError):
     """
 
 
+def unwritable(message: str, error: OSError) -> BertAccumError:
+    """Return the error to raise if a folder that the user chose cannot be created.
+
+    A full disk is a failure of the run, and any other reason is a wrong option.
+    """
+    kind = RunError if error.errno in NO_SPACE else ConfigError
+    return kind(f"{message} ({reason(error)})", "choose another folder")
+
+
 def unexpected(error: Exception) -> BertAccumError:
     """Return the error to report for one that bertaccum did not raise.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import os
 import pickle
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from full_disk import full_disk
@@ -121,6 +123,19 @@ def test_error_on_a_full_disk_names_the_file(run: Run, trained: Path, tmp_path: 
         assert code == 1 and "File too large" in line, (command, line)
         assert message in line and line.startswith("error: "), (command, line)
         assert sorted(path.name for path in tmp_path.iterdir()) == before, command
+
+
+@pytest.mark.parametrize("command", ["export --out x", "compare runs/one runs/one --out x"])
+def test_no_room_for_a_folder_is_not_a_wrong_option(
+    run: Run, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    copied(trained, tmp_path)
+    Path("runs/latest").symlink_to("one")
+    for number, expected in ((errno.ENOSPC, 1), (errno.EACCES, 2)):
+        monkeypatch.setattr(Path, "mkdir", Mock(side_effect=OSError(number, os.strerror(number))))
+        code, line = run(*command.split())
+        assert code == expected and os.strerror(number) in line, line
+        assert line.endswith("choose another folder")
 
 
 def test_error_on_a_full_disk_names_standard_output(tmp_path: Path) -> None:
