@@ -17,6 +17,7 @@ import yaml
 from bertaccum.cli.program import cli
 from bertaccum.options.cards import CARDS
 from bertaccum.options.other_names import explain_option
+from bertaccum.system.stopping import GRACE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 # Pages with snippets, each followed by its output, and the number of snippets.
@@ -248,3 +249,8 @@ def test_page_of_cards_lists_all_of_them() -> None:
         rates = [f"{card.float32:.3g}", f"{card.half:.3g}", f"{card.bandwidth:,.4g}"]
         expected = [card.title, f"{card.memory_mib:,}", capability, *rates, f"{card.bus:.3g}"]
         assert cells.split(" | ") == [*expected, card.source]
+
+
+def test_grace_period_is_the_documented_one() -> None:
+    text = (ROOT / "docs/explanation/reliability.md").read_text()
+    assert f"not finished after {GRACE_SECONDS:g} seconds" in " ".join(text.split())

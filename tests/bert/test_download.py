@@ -283,8 +283,9 @@ def test_missing_file_and_unreachable_server_raise_input_error(
 
 
 def test_older_layout_and_hostile_paths_unpack_to_the_same_files(tmp_path: Path) -> None:
-    make_zip(tmp_path / "old.zip", folder="uncased_L-24_H-1024_A-16/")
-    make_zip(tmp_path / "hostile.zip", folder="../../")
+    others = (*MEMBERS, "README.md", "loaded.py")
+    make_zip(tmp_path / "old.zip", "uncased_L-24_H-1024_A-16/", others)
+    make_zip(tmp_path / "hostile.zip", "../../", others)
     for name in ("old", "hostile"):
         unpack(tmp_path / f"{name}.zip", tmp_path / "out" / name)
         names = sorted(file.name for file in (tmp_path / "out" / name).iterdir())

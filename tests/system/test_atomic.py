@@ -59,6 +59,31 @@ def test_interrupted_write_keeps_the_old_files(tmp_path: Path, error: type[BaseE
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_files_are_on_disk_before_they_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, appeared, sync = set[int](), list[str](), os.fsync
+
+    def synced(descriptor: int) -> None:
+        flushed.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    for name in ("rename", "replace"):
+        true = getattr(Path, name)
+
+        def moved(path: Path, target: Path, true: Any = true) -> Any:
+            assert all(part.stat().st_ino in flushed for part in [path, *path.rglob("*")])
+            appeared.append(target.name)
+            return true(path, target)
+
+        monkeypatch.setattr(Path, name, moved)
+    write_bytes(tmp_path / "file", b"new")
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "part").write_bytes(b"new")
+    assert appeared == ["file", "folder"]
+
+
 @pytest.mark.parametrize("renames", range(4))
 def test_marker_exists_only_in_a_complete_set_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int

@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from resuming import result
 from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
-from small import write_small_task
+from small import flip_a_bit, write_small_task
 from waiting import in_a_minute
 
 from bertaccum import api
@@ -125,6 +127,13 @@ def stopped_after(config: TrainConfig, update: int) -> Event:
     return event
 
 
+def request(stopping: Stopping) -> None:
+    """Ask a run to stop, as the thread that listens to signals does."""
+    stopping.requested = signal.SIGINT
+    assert stopping._request is not None
+    stopping._request()
+
+
 @pytest.mark.parametrize(
     ("options", "kills"),
     [({}, [1, 2, 5]), ({"precision": "mixed_float16", "accumulator_dtype": "bfloat16"}, [2, 3])],
@@ -153,6 +162,7 @@ def test_resume_after_a_kill_gives_identical_result(
     killed: Path, whole: dict[str, Any], tmp_path: Path
 ) -> None:
     run = shutil.copytree(killed, tmp_path / "run")
+    (run / "checkpoints/.update-9-0123456789ab").mkdir()  # A checkpoint that was being written.
     *_, last = resume(run, {}, silent)
     assert isinstance(last, Finished)
     assert (last.summary["updates"], last.summary["examples"]) == (UPDATES, 2 * EXAMPLES)
@@ -178,9 +188,7 @@ def test_stop_within_a_window_drops_that_window(config: Make, whole: dict[str, A
     def counted() -> None:
         passes.append(1)
         if len(passes) == 7:
-            stopping.requested = signal.SIGINT
-            assert stopping._request is not None
-            stopping._request()
+            request(stopping)
 
     stopped = config("stopped")
     *_, last = under(CountedPasses(counted), train(stopped, silent, stopping))
@@ -188,6 +196,92 @@ def test_stop_within_a_window_drops_that_window(config: Make, whole: dict[str, A
     assert last == Stopped(2, signal.SIGINT, Path(str(stopped.out)))
     list(resume(Path(str(stopped.out)), {}, silent))
     assert result(stopped.out) == whole
+
+
+def test_window_of_a_single_micro_batch_is_finished_before_the_run_stops(config: Make) -> None:
+    whole, stopped = (config(name, micro_batch=8, save_every="100") for name in ("whole", "cut"))
+    list(train(whole, silent))
+    passes, stopping = itertools.count(1), Stopping()
+    *_, last = under(
+        CountedPasses(lambda: next(passes) == 3 and request(stopping)),
+        train(stopped, silent, stopping),
+    )
+    assert last == Stopped(3, signal.SIGINT, Path(str(stopped.out)))
+    list(resume(Path(str(stopped.out)), {}, silent))
+    assert result(stopped.out) == result(whole.out)
+
+
+def test_run_that_stops_after_memory_ran_out_goes_on_with_less(config: Make) -> None:
+    passes, stopping = itertools.count(1), Stopping()
+
+    def failing() -> None:
+        """Fail in the first micro-step of update 2, and ask for a stop when it runs again."""
+        number = next(passes)
+        if number == 4:
+            raise MemoryError
+        if number == 6:
+            request(stopping)
+
+    run_config = config("run", save_every="100")
+    *_, last = under(CountedPasses(failing), train(run_config, silent, stopping))
+    assert last == Stopped(1, signal.SIGINT, Path(str(run_config.out)))
+    *_, last = resume(Path(str(run_config.out)), {}, silent)
+    assert (last.summary["micro_batch"], last.summary["out_of_memory"]) == (1, 1)
+    lines = RunFolder(Path(str(run_config.out))).metrics.read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == ["updated", "out_of_memory", *["updated"] * (UPDATES - 1)]
+
+
+def test_logs_are_on_disk_before_a_checkpoint_and_saving_may_take_long(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping, calls = Stopping(), list[str]()
+    for owner, name in ((RunFolder, "sync_logs"), (checkpoints.Checkpoints, "save")):
+        true = getattr(owner, name)
+
+        def noted(*given: Any, true: Any = true, name: str = name) -> Any:
+            assert stopping._saving
+            calls.append(name)
+            return true(*given)
+
+        monkeypatch.setattr(owner, name, noted)
+    list(train(config("run", max_updates=2), silent, stopping))
+    assert calls == ["sync_logs", "save"] * 2
+
+
+def test_resume_changes_no_checkpoint(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+
+    def files() -> dict[Path, tuple[int, int]]:
+        found = {path: path.stat() for path in (run / "checkpoints").rglob("*")}
+        return {path: (one.st_ino, one.st_mtime_ns) for path, one in found.items()}
+
+    before = files()
+    list(resume(run, {}, silent))
+    assert before and files() == before
+
+
+@pytest.mark.parametrize("name", ["position.json", "state.data-00000-of-00001"])
+def test_damaged_checkpoint_of_the_best_model_is_not_loaded(
+    killed: Path, tmp_path: Path, name: str
+) -> None:
+    run = shutil.copytree(killed, tmp_path / "run")
+    shutil.rmtree(run / "best")
+    flip_a_bit(run / "checkpoints/update-2" / name)
+    before = files_of(run)
+    with pytest.raises(InputError, match=r"update-2"):
+        list(resume(run, {}, silent))
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize(("deterministic", "expected"), [(None, 1), (True, 1), (False, 0)])
+def test_runs_on_a_cpu_are_deterministic_by_default(
+    config: Make, monkeypatch: pytest.MonkeyPatch, deterministic: bool | None, expected: int
+) -> None:
+    enable = Mock()
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", enable)
+    list(train(config("run", deterministic=deterministic, max_updates=0), silent))
+    assert enable.call_count == expected
 
 
 @pytest.mark.slow
@@ -464,6 +558,16 @@ def test_resume_refuses_changes_that_affect_updates(
     with pytest.raises(InputError, match=r"run: vocabulary changed since this run began"):
         list(resume(run, {"data": str(data)}, silent))
     assert result(run) == before
+
+
+def test_resume_refuses_another_model(config: Make) -> None:
+    """With another number of heads, all weights have the same shapes."""
+    run_config = config("run")
+    run_until(train(run_config, silent), 2)
+    path = Path(str(run_config.bert_config))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_attention_heads": 4}))
+    with pytest.raises(InputError, match=r"run: model changed since this run began"):
+        list(resume(Path(str(run_config.out)), {}, silent))
 
 
 def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
@@ -816,6 +920,18 @@ def test_error_without_any_checkpoint_says_the_run_starts_over(
             list(train(run_config, silent))
     list(resume(Path(str(run_config.out)), {}, silent))
     assert result(str(run_config.out)) == whole
+
+
+def test_nonfinite_updates_that_do_not_follow_each_other_are_skipped(config: Make) -> None:
+    """The first and the third window, of three and two micro-steps, are not finite."""
+    passes = itertools.count()
+
+    def value() -> np.ndarray:
+        return np.float32("nan" if next(passes) // 3 in (0, 2) else 0)
+
+    change = ChangedLogits(lambda logits, _: logits + tf.numpy_function(value, [], tf.float32))
+    *_, last = under(change, train(config("run", max_nonfinite=2, epochs=1.0), silent))
+    assert (last.summary["updates"], last.summary["skipped_windows"]) == (3, 2)
 
 
 def test_consecutive_nonfinite_updates_stop_training(config: Make) -> None:
