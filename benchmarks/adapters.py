@@ -129,8 +129,10 @@ def apart(ours: list[float], peers: list[float]) -> str:
     """Return the difference of two means in standard errors of that difference."""
     if not peers:
         return ""
+    difference = statistics.mean(ours) - statistics.mean(peers)
+    # All errors are 0 if every model predicts the most frequent class.
     error = math.hypot(standard_error(ours), standard_error(peers))
-    return f"{(statistics.mean(ours) - statistics.mean(peers)) / error:+.1f}"
+    return f"{difference / error if difference else 0:+.1f}"
 
 
 # Ways to train in the table of memory: name, options, and whether to measure them without
