@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import sys
 from collections.abc import Iterator
 
 
@@ -14,8 +15,11 @@ def full_disk(room: int = 0) -> Iterator[None]:
     The error is "File too large" instead of "No space left on device".
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Python would keep an incomplete file of a module that is imported now.
+    compiling, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiling
