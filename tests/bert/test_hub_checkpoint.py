@@ -55,9 +55,10 @@ print(json.dumps(found | {"told": told}))
 WITHOUT_PACKAGE = "import sys; sys.modules['huggingface_hub'] = None\n"
 # Parts of a download are kept only in whole chunks, which have 10 MiB otherwise.
 SMALL_CHUNKS = "import huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 1000\n"
-# A full disk: no file can grow above 8 KiB.
+# A full disk: no file can grow above 8 KiB. Python would keep incomplete compiled modules.
 FULL_DISK = """
-import resource, signal
+import resource, signal, sys
+sys.dont_write_bytecode = True
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 """
