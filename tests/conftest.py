@@ -83,6 +83,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["BERTACCUM_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forgotten_graphs() -> Iterator[None]:
+    """Release the graphs that the tests of a module traced, with which a process grows to 9 GB."""
+    from bertaccum import _tf_compat
+
+    with _tf_compat.forgetting_custom_gradients():
+        yield
+
+
 Make = Callable[[Path], object]
 
 
