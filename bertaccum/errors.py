@@ -78,7 +78,7 @@ class LostWorkerError(RunError):
     """
 
 
-def unwritable(message: str, error: OSError) -> BertAccumError:
+def cannot_create(message: str, error: OSError) -> BertAccumError:
     """Return the error to raise if a folder that the user chose cannot be created.
 
     A full disk is a failure of the run, and any other reason is a wrong option.
@@ -87,16 +87,18 @@ def unwritable(message: str, error: OSError) -> BertAccumError:
     return kind(f"{message} ({reason(error)})", "choose another folder")
 
 
-def unexpected(error: Exception) -> BertAccumError:
-    """Return the error to report for one that bertaccum did not raise.
+def explained(error: Exception) -> BertAccumError:
+    """Return the error to report for any error: itself, or one line about it.
 
-    With BERTACCUM_TRACEBACK=1, raise it, which shows its traceback.
+    With BERTACCUM_TRACEBACK=1, raise an unexpected one, which shows its traceback.
     """
+    if isinstance(error, BertAccumError):
+        return error
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        named = error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
-        remedy = "check the path" if named else "check permissions and free space"
-        return (ConfigError if named else RunError)(f"{where}{reason(error)}", remedy)
+        path = error.filename or None
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return ConfigError(reason(error), "check the path", path=path)
+        return RunError(reason(error), "check permissions and free space", path=path)
     if os.environ.get("BERTACCUM_TRACEBACK"):
         raise error
     return RunError(

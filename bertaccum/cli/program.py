@@ -28,7 +28,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import explaining_options
 from bertaccum.cli.shared import fail
-from bertaccum.errors import BertAccumError, LostWorkerError, unexpected
+from bertaccum.errors import LostWorkerError, explained
 from bertaccum.options.other_names import explain_command
 from bertaccum.system.stopping import Terminated, terminating
 from bertaccum.version import __version__
@@ -47,8 +47,8 @@ class Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and (explained := explain_command(args[0])):
-            raise click.UsageError(f"No such command {args[0]!r}: {explained}", ctx)
+        if args[0] not in self.commands and (other := explain_command(args[0])):
+            raise click.UsageError(f"No such command {args[0]!r}: {other}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -126,8 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except LostWorkerError as error:
         # Here, where the traceback still holds TensorFlow's objects: freeing them can abort.
         fail(str(error), error.exit_code, views[-1] if views else None, os._exit)
-    except BertAccumError as error:
-        message, code = str(error), error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         where = f"; see `{context.command_path} --help`" if context else ""
@@ -138,6 +136,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
     except Exception as error:
-        explained = unexpected(error)
-        message, code = str(explained), explained.exit_code
+        known = explained(error)
+        message, code = str(known), known.exit_code
     fail(message, code, views[-1] if views else None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.tensor_files import safetensors
-from bertaccum.errors import ConfigError, InputError, unwritable
+from bertaccum.errors import ConfigError, InputError, cannot_create
 from bertaccum.inference.push import check_push
 from bertaccum.options import commands
 from bertaccum.runs.paths import RunPaths
@@ -144,4 +144,4 @@ def _check_new_folder(path: Path) -> None:
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
-        raise unwritable(f"`out` {path} cannot be created in {parent}", error) from None
+        raise cannot_create(f"`out` {path} cannot be created in {parent}", error) from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertaccum.errors import InputError, unwritable
+from bertaccum.errors import InputError, cannot_create
 from bertaccum.options.commands import CompareConfig, TrainConfig
 from bertaccum.options.fields import named_options
 from bertaccum.options.metrics import METRICS
@@ -222,7 +222,7 @@ def _write_figures(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(f"`out` {folder} cannot be written", error) from None
+        raise cannot_create(f"`out` {folder} cannot be written", error) from None
     from bertaccum.reporting.figures import comparison
 
     figures, missing = comparison(names, several, span, models)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
-from bertaccum.errors import BertAccumError, RunError, unexpected
+from bertaccum.errors import BertAccumError, RunError, explained
 from bertaccum.system.progress import Progress, tell
 
 _END_SECONDS = 10
@@ -132,5 +132,5 @@ def answering() -> Iterator[tuple[Answer, Progress]]:
     try:
         yield answer, progress
     except Exception as error:
-        known = error if isinstance(error, BertAccumError) else unexpected(error)
+        known = explained(error)
         answer(error=str(known), exit_code=known.exit_code)

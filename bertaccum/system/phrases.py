@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Longest item of a list in a message, in characters.
+_LONGEST = 200
+
 
 def counted(count: int, singular: str, plural: str | None = None) -> str:
     """Return a number and its noun, such as `1 row` or `2,000 rows`.
@@ -12,10 +15,6 @@ def counted(count: int, singular: str, plural: str | None = None) -> str:
       plural: The noun for other numbers than 1. None adds an s to `singular`.
     """
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
-
-
-# Longest item of a list in a message, in characters.
-_LONGEST = 200
 
 
 def listed(items: Sequence[str], most: int = 5, separator: str = ", ") -> str:

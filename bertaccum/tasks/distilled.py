@@ -28,7 +28,7 @@ TEMPERATURE, WEIGHT = 2.0, 0.5
 class Distilled:
     """An `Objective` with the teacher's logits in the label of an example.
 
-    A label has two parts: the task's label as float32, or NaN if there is none; and the logits. For
+    A label has two parts, the task's label as float32 (NaN if there is none) and the logits. For
     tags, it has a row for each word. A row consists of 1 if the token has the word's tag, or
     else 0, and of the logits, NaN if the teacher did not read the word.
 

@@ -82,12 +82,11 @@ def test_small_archive_does_not_fill_memory_or_disk(
     full = write_archive(tmp_path / "a.tgz", bytes(80 << 20), yelp_lines(2))
     with pytest.raises(InputError, match=r"a.tgz: unpacks to more than 50 times its size"):
         rewrite(full, tmp_path / "copy")
-    zeros = gzip.decompress(
-        write_archive(tmp_path / "a.tgz", yelp_lines(2), yelp_lines(2)).read_bytes()
-    )
-    (tmp_path / "a.tgz").write_bytes(gzip.compress(zeros + bytes(80 << 20)))
+    longer = write_archive(tmp_path / "a.tgz", yelp_lines(2), yelp_lines(2))
+    whole = gzip.decompress(longer.read_bytes())
+    longer.write_bytes(gzip.compress(whole + bytes(80 << 20)))
     with pytest.raises(InputError, match=r"a.tgz: unpacks to more than 50 times its size"):
-        rewrite(tmp_path / "a.tgz", tmp_path / "copy")
+        rewrite(longer, tmp_path / "copy")
     monkeypatch.setattr("data_prep.sources.yelp.LONGEST", 1 << 14, raising=False)
     line = b'"1","%s"\n' % (b"a" * (1 << 14))
     source = write_archive(tmp_path / "a.tgz", yelp_lines(2) + line, yelp_lines(2))
