@@ -1,11 +1,10 @@
-"""Measures which learning rate, and how many epochs, suit models of several sizes.
+"""Measures which learning rate suits models of several sizes.
 
     python benchmarks/learning_rates.py rates --shared ../shared     # 60 minutes on 2 cores
-    python benchmarks/learning_rates.py epochs --shared ../shared    # 20 minutes
 
 `rates` trains each model on real data sets of at most 3,200 rows, with each rate of a grid and the
-other options at their defaults. `epochs` compares 3 to 12 epochs at the default rate. The score is
-that of dev.tsv at the end. Repeated calls read finished runs from files.
+other options at their defaults. The score is that of dev.tsv at the end. Repeated calls read
+finished runs from files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from tools import Results, run_part, table, vocabulary_file
 import bertaccum
 
 RATES = (2e-5, 5e-5, 1e-4, 3e-4, 1e-3)
-EPOCHS = (3, 6, 12)
 SEEDS = (1,)
 ROWS = 3200
 
@@ -88,11 +86,10 @@ def models(shared: Path) -> list[Model]:
 
 
 def score(
-    model: Model, data: DataSet, shared: Path, out: Path, seed: int, **options: Any
+    model: Model, data: DataSet, shared: Path, out: Path, seed: int, rate: float
 ) -> dict[str, float]:
     """Train a model, and return its last dev accuracy and the majority's; read it if known."""
-    values = ",".join(f"{name}={value:g}" for name, value in options.items())
-    saved = out / "scores" / f"{model.name}, {data.name}, {values}, seed {seed}.json"
+    saved = out / "scores" / f"{model.name}, {data.name}, {rate:g}, seed {seed}.json"
     if saved.exists():
         known: dict[str, float] = json.loads(saved.read_text())
         return known
@@ -106,7 +103,8 @@ def score(
         seed=seed,
         eval_every=1.0,
         save_every="2h",
-        **model.options | options,
+        learning_rate=rate,
+        **model.options,
     ):
         if isinstance(event, bertaccum.Evaluated):
             last = {"accuracy": event.accuracy, "majority": event.majority_accuracy}
@@ -116,30 +114,24 @@ def score(
     return last
 
 
-def compare(
-    shared: Path, out: Path, option: str, values: Sequence[float], name: str
-) -> tuple[Results, str]:
-    """Return the mean accuracies for each value of an option."""
+def rates(shared: Path, out: Path) -> tuple[Results, str]:
+    """Return the mean accuracies for each learning rate."""
     results: Results = []
     for model in models(shared):
         for data in model.data:
             found: dict[float, float] = {}
-            for value in values:
-                runs = [score(model, data, shared, out, seed, **{option: value}) for seed in SEEDS]
-                found[value] = statistics.mean(run["accuracy"] for run in runs)
+            for rate in RATES:
+                runs = [score(model, data, shared, out, seed, rate) for seed in SEEDS]
+                found[rate] = statistics.mean(run["accuracy"] for run in runs)
             results.append(
                 {"model": model.name, "data": data.name, "majority": runs[0]["majority"]}
-                | {f"{value:g}": accuracy for value, accuracy in found.items()}
+                | {f"{rate:g}": accuracy for rate, accuracy in found.items()}
             )
             print(results[-1], flush=True)
-    heads = ["model", "data", "majority", *(f"{value:g}" for value in values)]
+    heads = ["model", "data", "majority", *(f"{rate:g}" for rate in RATES)]
     rows = [[r if isinstance(r, str) else f"{r:.3f}" for r in row.values()] for row in results]
-    return results, f"{name}\n\n{table(heads, rows)}"
+    return results, table(heads, rows)
 
 
 if __name__ == "__main__":
-    parts = {
-        "rates": partial(compare, option="learning_rate", values=RATES, name="Accuracy by rate"),
-        "epochs": partial(compare, option="epochs", values=EPOCHS, name="Accuracy by epochs"),
-    }
-    run_part(__doc__ or "", "learning_rates", parts)
+    run_part(__doc__ or "", "learning_rates", {"rates": rates})

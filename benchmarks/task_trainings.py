@@ -214,16 +214,15 @@ def evaluated(run: Path, *options: str, suffix: str = "") -> Scores:
     return {k + suffix: v for k, v in report.items() if isinstance(v, int | float)}
 
 
-def few_of_peer(place: Place, run: Path, told: dict[str, Any], updates: int = UPDATES) -> Weights:
+def few_of_peer(place: Place, run: Path, told: dict[str, Any]) -> Weights:
     """Return the weights after a few updates of Trainer.
 
     Args:
       place: The case.
       run: Folder of the training.
       told: Entries of the job that differ from those of `peer_job`.
-      updates: Number of updates.
     """
-    short = {"updates": updates, "warmup": round(WARMUP * updates), "predict": []}
+    short = {"updates": UPDATES, "warmup": round(WARMUP * UPDATES), "predict": []}
     job = peer_job(place, run, seed=0) | short | told
 
     def make() -> Scores:
@@ -234,9 +233,9 @@ def few_of_peer(place: Place, run: Path, told: dict[str, Any], updates: int = UP
     return trained_weights(run)
 
 
-def few_of_ours(place: Place, run: Path, micro_batch: int, updates: int = UPDATES) -> Weights:
+def few_of_ours(place: Place, run: Path, micro_batch: int) -> Weights:
     """Return the weights after a few of our updates."""
-    epochs = updates / updates_per_epoch(len(place.labels), WINDOW)
+    epochs = UPDATES / updates_per_epoch(len(place.labels), WINDOW)
     told = [*our_options(place, run, 0), "--epochs", str(epochs)]
     told += ["--micro-batch", str(micro_batch), "--cut", "count"]
 

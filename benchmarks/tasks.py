@@ -4,23 +4,19 @@
     python benchmarks/tasks.py scores        # 100 minutes on 2 cores
     python benchmarks/tasks.py calibration   # 30 minutes
     python benchmarks/tasks.py updates       # 5 minutes
-    python benchmarks/tasks.py cased         # 2 minutes
 
 All parts train BERT-Tiny from a pretrained checkpoint on real data with target batch 32. Both
 programs start from the same weights, head included, and take the same rows, in the same order.
 `scores` trains with three seeds, or with more where the scores vary much, and reports the test
 scores after the last update. `calibration` evaluates our models before and after
 `eval --calibrate`. `updates` trains for ten updates without dropout, and compares the weights that
-the programs have trained. `cased` does so for 20 updates of a cased BERT with random weights that
-transformers made, then exports our model and imports it again. Finished trainings are kept in the
-output folder and not repeated. Each part writes tasks-<part>.json and prints a Markdown table.
+the programs have trained. Finished trainings are kept in the output folder and not repeated. Each
+part writes tasks-<part>.json and prints a Markdown table.
 """
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +24,8 @@ from task_data import EMOTIONS, FEW_POSITIVES, IMDB, NCBI, RELATEDNESS, SICK, WN
 from task_scores import FITTED
 from task_trainings import (
     CALIBRATED,
-    PEER,
     Case,
     Place,
-    bertaccum,
     few_of_ours,
     few_of_peer,
     our_result,
@@ -146,44 +140,6 @@ def updates(shared: Path, out: Path) -> tuple[Results, str]:
     )
 
 
-CASED_UPDATES = 20
-
-
-def cased(shared: Path, out: Path) -> tuple[Results, str]:
-    """Import a cased model that transformers made, train it, export it and import it again."""
-    made = out / "cased"
-    if not made.is_dir():
-        script = Path(__file__).parent / "peers/hf_cased.py"
-        vocabulary = shared / "data/vocab/vocab_cased.txt"
-        subprocess.run([str(PEER), str(script), str(vocabulary), str(made)], check=True)
-    place = Place(shared, out, Case("Yelp", YELP, SINGLE, 3, dropout=0.0), made)
-    run = place.run("cased")
-    theirs = few_of_peer(place, run / REFERENCE, KERAS, CASED_UPDATES)
-    initial = trained_weights(run / REFERENCE / "initial")
-    results, rows = [], []
-    for name, size in CUTS.items():
-        own = few_of_ours(place, run / name, size, CASED_UPDATES)
-        apart = difference(own, theirs, initial)
-        results.append({"training": name, **apart})
-        rows.append([name, f"{apart['largest']:.1e}", f"{apart['relative']:.1e}"])
-    again = imported_again(place, run / name)
-    same = difference(trained_weights(again), own, initial)["largest"] == 0.0
-    results.append({"imported again": same})
-    rows.append(["exported and imported again", "0" if same else "differs", ""])
-    return results, table(["training", "largest difference", "relative to the change"], rows)
-
-
-def imported_again(place: Place, run: Path) -> Path:
-    """Export a run to Hugging Face's format, and return the run that keeps its head."""
-    export, again = run / "export-huggingface", run.with_name("again")
-    for folder in (export, again):
-        shutil.rmtree(folder, ignore_errors=True)
-    bertaccum("export", "--run", str(run), "--format", "huggingface")
-    told = ["--init-checkpoint", str(export), "--keep-head", "--max-updates", "0"]
-    bertaccum("train", "--data", str(place.data), "--out", str(again), *told)
-    return again
-
-
 if __name__ == "__main__":
-    parts = {"scores": scores, "calibration": calibration, "updates": updates, "cased": cased}
+    parts = {"scores": scores, "calibration": calibration, "updates": updates}
     run_part(__doc__.splitlines()[0], "tasks", parts)
