@@ -13,12 +13,14 @@ import tensorflow as tf
 from resuming import result
 from small import write_small_task
 
+from bertaccum.data.window_cuts import Prices
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
-from bertaccum.training import updater
+from bertaccum.training import setup, updater
+from bertaccum.training.compilation import Compilation
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.train import resume, train
 
@@ -116,6 +118,26 @@ def test_on_and_off_may_be_booleans() -> None:
         "off",
         "auto",
     ]
+
+
+def test_resumed_run_cuts_windows_by_the_recorded_prices(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they were measured, and another measurement would give other micro-steps."""
+    run = config("run", max_updates=1, compile="off")
+    measured, used = Compilation(False, Prices(3.0, 0.5), 7.0), list[Prices]()
+    with monkeypatch.context() as patched:
+        patched.setattr(setup, "decide", lambda *_: measured)
+        list(train(run, silent))
+    true = updater.make_window
+
+    def make_window(*args: Any) -> Any:
+        used.append(args[-1])
+        return true(*args)
+
+    monkeypatch.setattr(updater, "make_window", make_window)
+    list(resume(Path(str(run.out)), {"max_updates": 2}, silent))
+    assert set(used) == {measured.prices}
 
 
 def test_damaged_record_of_the_prices_is_named(config: Make) -> None:
