@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from bertaccum.bert.precision import candidate_precisions, length_multiple
+from bertaccum.bert.precision import length_multiple
 from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.data import windows
 from bertaccum.data.corpus_store import cached_stores, open_corpus
@@ -27,19 +27,18 @@ from bertaccum.distribution.topology import Topology, make_topology
 from bertaccum.distribution.watchdog import Watch
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.fields import AUTO, OFF, ON, size_in_bytes, timeout_seconds
+from bertaccum.options.fields import OFF, ON, size_in_bytes, timeout_seconds
 from bertaccum.options.offload_rungs import OFFLOAD, offloads_sums
 from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.planning.compile_cost import compiled_plan
 from bertaccum.planning.measurement import PlanRequest
-from bertaccum.planning.plan import BatchPlan, Saving, largest_share, make_plan
-from bertaccum.planning.plan_result import PlanResult
-from bertaccum.planning.planner import agreed_precision, find_fastest_plan
+from bertaccum.planning.plan import BatchPlan, Saving, make_plan
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.task import Objective, Task
+from bertaccum.training.agreed_plan import agree_on_plan
 from bertaccum.training.compilation import Compilation, decide
 from bertaccum.training.distillation import join_teacher
 from bertaccum.training.inputs import run_inputs, weighted
@@ -334,45 +333,3 @@ def _open_stores(
         )
     )
     return train_store.padded_to(multiple, longest), dev_store, None
-
-
-def agree_on_plan(
-    config: TrainConfig, inputs: RunInputs, topology: Topology, progress: Progress
-) -> tuple[TrainConfig, PlanRequest, PlanResult]:
-    """Plan in the same precision on all workers, and return the configuration that names it.
-
-    If the user set the micro-batch size, no speeds are known, and the devices decide the precision.
-    """
-    local, workers = topology.local_replicas, topology.workers
-    request, planned = find_plan(config, inputs, local, workers, progress)
-    unmeasured = dict.fromkeys(candidate_precisions(config.precision))
-    speeds = all_gather(topology, planned.values.get("precisions", unmeasured))
-    precision = agreed_precision(speeds)
-    config = dataclasses.replace(config, precision=precision)
-    if planned.values.get("precision", precision) != precision:
-        # This worker has planned in each precision that it can use, so the plan is in the cache.
-        planned = find_plan(config, inputs, local, workers, progress)[1]
-    return config, request.in_precision(precision), planned
-
-
-def find_plan(
-    config: TrainConfig, inputs: RunInputs, local_replicas: int, workers: int, progress: Progress
-) -> tuple[PlanRequest, PlanResult]:
-    """Return the request to the planner, and its answer.
-
-    If the user set the micro-batch size, nothing is measured.
-    """
-    request, replicas = PlanRequest(config, inputs), local_replicas * workers
-    if replicas > 1:
-        # Each worker plans its replicas' shares for its own devices.
-        share = largest_share(config.target_batch, replicas)
-        shared = dataclasses.replace(config, target_batch=share, micro_batch=AUTO)
-        request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
-    if isinstance(config.micro_batch, int):
-        asked = config.recompute, config.offload
-        saving = Saving(*("none" if value == AUTO else value for value in asked))
-        target, size = config.target_batch, config.micro_batch
-        return request, PlanResult(make_plan(target, size, saving, config.cut, replicas))
-    planned = find_fastest_plan(request, progress)
-    planned.require_plan()
-    return request, planned.of_whole_window(config.target_batch, replicas)

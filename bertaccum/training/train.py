@@ -24,6 +24,7 @@ from bertaccum.system.files import read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training import checkpoints
+from bertaccum.training.agreed_plan import find_plan
 from bertaccum.training.compilation import Compilation
 from bertaccum.training.events import Event
 from bertaccum.training.inputs import run_inputs
@@ -39,7 +40,7 @@ from bertaccum.training.resume import (
     resolved_config,
     resumed_config,
 )
-from bertaccum.training.setup import Session, connect, find_plan, set_up
+from bertaccum.training.setup import Session, connect, set_up
 from bertaccum.training.teacher import recorded_logits
 from bertaccum.training.teacher_logits import open_logits
 

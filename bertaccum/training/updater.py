@@ -27,7 +27,8 @@ from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.memory_recovery import build_optimizer, recover
 from bertaccum.training.noise_scale import NoiseMeter
 from bertaccum.training.setup import Setup
-from bertaccum.training.step import Trainee, make_shared_update, make_update
+from bertaccum.training.shared_step import make_shared_update
+from bertaccum.training.step import Trainee, make_update
 
 # Maximum number of rows that an error lists.
 _NAMED_ROWS = 8

@@ -27,7 +27,7 @@ from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
-from bertaccum.training import setup
+from bertaccum.training import agreed_plan
 from bertaccum.training.events import OutOfMemory
 from bertaccum.training.train import train
 from bertaccum.training.updater import Updater
@@ -195,9 +195,9 @@ def test_replicas_remember_memory_limits_for_later_plans(
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr(
-        setup, "find_fastest_plan", lambda request, _: made.append(request) or Mock()
+        agreed_plan, "find_fastest_plan", lambda request, _: made.append(request) or Mock()
     )
     inputs: Any = None
-    request, _ = setup.find_plan(config(micro_batch, "run"), inputs, 2, 1, silent)
+    request, _ = agreed_plan.find_plan(config(micro_batch, "run"), inputs, 2, 1, silent)
     assert (request.devices, request.shared, request.config.target_batch) == (2, True, 4)
     assert made == [request] * (micro_batch == "auto")

@@ -20,7 +20,7 @@ from bertaccum.planning import measured_plan
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
-from bertaccum.training import setup
+from bertaccum.training import agreed_plan
 from bertaccum.training import train as training
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.loop import Run
@@ -127,17 +127,17 @@ def test_workers_use_the_precision_on_which_they_agree(
     pretend(monkeypatch, A100)
     monkeypatch.setattr(SimulatedGPU, "times", {BFLOAT16: 0.5, FLOAT32: 1.0})
     inputs, topology = run_inputs(config, silent), Topology()
-    alone, request, _ = setup.agree_on_plan(config, inputs, topology, silent)
+    alone, request, _ = agreed_plan.agree_on_plan(config, inputs, topology, silent)
     assert alone.precision == request.config.precision == BFLOAT16
 
     other = {FLOAT16: 20.0, FLOAT32: 10.0}
-    monkeypatch.setattr(setup, "all_gather", lambda _, mine: [mine, other])
+    monkeypatch.setattr(agreed_plan, "all_gather", lambda _, mine: [mine, other])
     Simulated.started.clear()
-    config, request, planned = setup.agree_on_plan(config, inputs, topology, silent)
+    config, request, planned = agreed_plan.agree_on_plan(config, inputs, topology, silent)
     assert config.precision == request.config.precision == planned.values["precision"] == FLOAT32
     assert Simulated.started == []  # This worker measured float32 as well.
 
     given = dataclasses.replace(config, precision="auto", micro_batch=4)
-    monkeypatch.setattr(setup, "all_gather", lambda _, mine: [mine, dict.fromkeys(other)])
-    config, request, _ = setup.agree_on_plan(given, inputs, topology, silent)
+    monkeypatch.setattr(agreed_plan, "all_gather", lambda _, mine: [mine, dict.fromkeys(other)])
+    config, request, _ = agreed_plan.agree_on_plan(given, inputs, topology, silent)
     assert config.precision == request.config.precision == FLOAT32
