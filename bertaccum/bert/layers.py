@@ -87,15 +87,15 @@ def dense(
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], _Gradients]]:
     """Return `rows` [rows, inputs] times `kernel` [inputs, outputs], plus `bias` [outputs].
 
-    The kernel may have another dtype, if nobody needs its gradient. `tf.custom_gradient` hides the
-    gradient function from callers.
+    The kernel may have another dtype than the rest. `tf.custom_gradient` hides the gradient
+    function from callers.
     """
 
     def gradient(upstream: tf.Tensor) -> _Gradients:
         return (
             # In float32 on CPUs, einsum is a third faster than matmul with a transposed kernel.
             tf.einsum("ab,cb->ac", upstream, _cast_for(upstream, kernel)),
-            tf.matmul(rows, upstream, transpose_a=True),
+            tf.cast(tf.matmul(rows, upstream, transpose_a=True), kernel.dtype),
             tf.raw_ops.BiasAddGrad(out_backprop=upstream),
         )
 
@@ -187,7 +187,7 @@ class Projection(_PartlyTrained):
             [*inner, *self._outer],
             self._kernel_dtype,
             self._kernel_initializer,
-            experimental_autocast=self._kernel_dtype is None,
+            experimental_autocast=False,
         )
         self.bias = self.add_weight("bias", self._outer, initializer="zeros")
         super().build(rows_shape)
@@ -204,7 +204,7 @@ class Projection(_PartlyTrained):
           training: Whether a gradient of the result will be computed.
         """
         inputs, outputs = rows.shape[-1], math.prod(self._outer)
-        # Keras casts the variables to the compute dtype when they are read.
+        # Keras casts the bias to the compute dtype when it is read, and `dense` casts the kernel.
         kernel, bias = _shaped(self.kernel, [inputs, outputs]), _shaped(self.bias, [outputs])
         results = (dense if training else dense_for_inference)(rows, kernel, bias)
         if self.adapter is not None:

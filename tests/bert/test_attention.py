@@ -33,7 +33,7 @@ class Attention(tf_keras.Model):
 
 
 def product(rows: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    return tf.matmul(rows, kernel) + bias
+    return tf.matmul(rows, tf.cast(kernel, rows.dtype)) + bias
 
 
 def ours(dtype: str, dropout: float, queries: int) -> Attention:
