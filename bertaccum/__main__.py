@@ -1,5 +1,5 @@
 """The entry point of `python -m bertaccum`."""
 
-from bertaccum.cli.program import main
+from bertaccum.cli.entry import main
 
 main()

@@ -147,6 +147,10 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
         folder, repository = fetch_checkpoint(repository, progress, config.vocab is None)
         found = _in_folder(folder, None, config)
         return dataclasses.replace(found, name=repository.name, repository=repository)
+    if named.startswith("hf://"):
+        raise InputError(
+            "names no model", "write hf://OWNER/NAME or hf://OWNER/NAME@REVISION", path=named
+        )
     if is_address(named):  # A path would lose a slash.
         raise InputError("is an address, not a path", advice(named), path=named)
     path = Path(checkpoint_files.checkpoint_home(named))

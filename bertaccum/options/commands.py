@@ -146,11 +146,12 @@ class StepConfig(Options):
     )
     init_checkpoint: str | None = model_option(
         None,
-        "Pretrained weights: the name of a preset, whose weights are downloaded; a zip file, folder"
-        " or file prefix in Google's format; a Hugging Face folder, or one with an adapter of peft;"
-        " the name of a model on the Hugging Face Hub, as OWNER/NAME or OWNER/NAME@REVISION; a run"
-        " folder, whose best checkpoint is loaded (the head only if the classes match); or none for"
-        " random weights. [default: the weights of the preset]",
+        "Pretrained weights: the name of a preset, a folder, a run, OWNER/NAME on the Hugging Face"
+        " Hub, or none for random weights. The weights of a preset are downloaded. A zip file,"
+        " folder or file prefix may be in Google's format, and a folder in Hugging Face's, or with"
+        " an adapter of peft. A model on the Hub can be OWNER/NAME@REVISION. From a run, the best"
+        " checkpoint is loaded, and the head only if the classes match. [default: the weights of"
+        " the preset]",
         path=True,
     )
     keep_head: bool = model_option(

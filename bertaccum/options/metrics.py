@@ -210,9 +210,17 @@ def near_baseline(evaluation: Evaluation) -> str:
     return f"{LABELS[name]} {score:.4f} is {how} than the {kind} baseline {baseline:.4f}"
 
 
+def no_entity(evaluation: Evaluation) -> str:
+    """Return a warning if no entity that a model found is correct, else ""."""
+    if evaluation.get("entity_f1") != 0:
+        return ""
+    tags = f"although {evaluation['accuracy']:.1%} of the tags are"
+    return f"no entity is correct, {tags}, because most words are outside of entities"
+
+
 def warning(evaluation: Evaluation) -> str:
     """Return why a model may have learned nothing; empty without such evidence."""
-    return one_class(evaluation) or near_baseline(evaluation)
+    return one_class(evaluation) or no_entity(evaluation) or near_baseline(evaluation)
 
 
 def confusions(names: Sequence[str], counts: Sequence[Sequence[int]]) -> list[tuple[int, str, str]]:

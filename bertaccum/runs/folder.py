@@ -42,9 +42,7 @@ class RunFolder(RunPaths):
         path = Path(out) if out else _unused_name()
         try:
             if path.exists() or path.is_symlink():
-                is_run = (path / "config.yaml").is_file()
-                resume = f"resume the run with `resume` {path}, or " if is_run else ""
-                raise ConfigError(f"`out` {path} exists", f"{resume}choose another folder")
+                raise _exists(path)
             parent = next(p for p in path.resolve().parents if p.exists())
         except OSError as error:
             raise ConfigError(f"`out` {path} is not a valid path ({error.strerror})") from None
@@ -58,6 +56,7 @@ class RunFolder(RunPaths):
         """Create the folder with its configuration and inputs.
 
         Raises:
+          ConfigError: Another run has created the folder in the meantime.
           RunError: The folder cannot be written.
         """
         try:
@@ -68,8 +67,10 @@ class RunFolder(RunPaths):
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
         except OSError as error:
-            if error.errno == errno.ENOTEMPTY and config.out is None:
-                # Another run began in the same second.
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                # Another run began since `new_path` was called.
+                if config.out is not None:
+                    raise _exists(self.path) from None
                 super().__init__(_unused_name())
                 return self.create(config, inputs)
             raise RunError(
@@ -206,6 +207,13 @@ def _unwritable(path: Path, error: OSError) -> RunError:
         "free disk space or fix the permissions, then run again with `resume`",
         path=path,
     )
+
+
+def _exists(path: Path) -> ConfigError:
+    """Return the error to raise if the folder for a new run exists."""
+    is_run = (path / "config.yaml").is_file()
+    resume = f"resume the run with `resume` {path}, or " if is_run else ""
+    return ConfigError(f"`out` {path} exists", f"{resume}choose another folder")
 
 
 def _unused_name() -> Path:

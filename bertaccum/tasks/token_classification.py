@@ -131,12 +131,16 @@ class TokenClassification:
         result |= {name: of_words[name] for name in calibration}
         counts = self._entity_counts(self._predicted(logits, labels), labels)
         types = [split_tag(name)[1] or OUTSIDE for name in names]
-        kinds = sorted(set(types), key=lambda kind: (kind != OUTSIDE, kind))
+        kinds = sorted({*types, OUTSIDE}, key=lambda kind: (kind != OUTSIDE, kind))
         of_kind = np.array([[kind == own for own in types] for kind in kinds], int)
+        matrix = of_kind @ of_words["confusion_matrix"] @ of_kind.T
+        tagged = labels[labels != NO_TAG]
+        # Words that are not read count as `O`, the first of the types.
+        matrix[:, 0] += of_kind @ np.bincount(tagged, minlength=len(names)) - matrix.sum(axis=1)
         return result | {
             "classes": [_scored(name, *counts[name]) for name in sorted(counts)],
             "confusion_classes": kinds,
-            "confusion_matrix": (of_kind @ of_words["confusion_matrix"] @ of_kind.T).tolist(),
+            "confusion_matrix": matrix.tolist(),
         }
 
     def fit_decoding(

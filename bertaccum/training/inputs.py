@@ -32,6 +32,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.files import check_writable
+from bertaccum.system.hub_errors import UnreachableError
 from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
@@ -275,7 +276,11 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
         return None
     new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
     config = dataclasses.replace(read_run_config(run), **new)
-    return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
+    try:
+        return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
+    except UnreachableError as error:
+        remedy = "connect to it, or copy the folder HF_HOME from the machine where the run began"
+        raise InputError(error.message, remedy, path=error.path) from None
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:

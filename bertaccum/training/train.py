@@ -173,6 +173,9 @@ def _continue(
         begun = broadcast(topology, read)
         config, saved = train_config(begun["config"]), begun["saved"] or {}
         position = checkpoints.Position.of(saved) if saved else checkpoints.Position(begun["mark"])
+        if config.max_updates is not None and config.max_updates < position.update:
+            what = f"`max_updates` {config.max_updates} is less than the {position.update} updates"
+            raise ConfigError(f"{what} of the checkpoint", "choose a larger number")
         plan = {key: saved[key] for key in checkpoints.CUT if key in saved and key not in asked}
         compilation = Compilation(config.compile == ON).with_numbers(begun["cutting"])
         # Keep the plan's values from when the run began, such as the reason for it, unless the

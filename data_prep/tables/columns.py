@@ -17,6 +17,7 @@ from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
 TEXT, LABEL, PAIR, WEIGHT = "text", "label", "text_pair", "weight"
+_DEFAULT_COLUMNS = {"text_column": TEXT, "label_column": LABEL}
 _YES, _NO = frozenset({"1", "1.0", "true"}), frozenset({"0", "0.0", "false"})
 
 
@@ -135,8 +136,8 @@ def with_usual_columns(
     rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
     if left and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
         found[left.pop()] = rest.pop()
-    if left:
-        return reading
+    if left:  # An error will name the first column that is not found.
+        return dataclasses.replace(reading, **found)
     read = ", ".join(f"`{reading.shown(option)}` {name}" for option, name in found.items())
     note(f"{path}: reading {read}, as the header suggests")
     return dataclasses.replace(reading, **found)
@@ -210,7 +211,11 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
             remedy = "check `delimiter`"
         if names[0].startswith(FASTTEXT_PREFIX):
             remedy += "; in fastText's format, the first label must not contain ',', ';' or '|'"
-        what = f"the column {column!r} of `{option}` {times} in the header, {header}"
+        default = column == _DEFAULT_COLUMNS.get(option.removeprefix("test_"))
+        which = f"the column {column!r} of `{option}`"
+        if default and column not in names and remedy.startswith("choose"):
+            which, remedy = f"the column {column!r}", f"name another one with `{option}`"
+        what = f"{which} {times} in the header, {header}"
         raise ConfigError(what, remedy, path=path)
     return names.index(column)
 

@@ -76,11 +76,10 @@ class Corpus:
         plain = [path for path in self.files if path not in set(tables)]
         by_empty_lines = [path for path in plain if self._has_empty_lines(path)]
         if plain and self.documents == AUTO:
-            count = len(plain) - len(by_empty_lines)
-            note(
-                f"documents are lines in {counted(count, 'file')} of text, and are separated by"
-                f" empty lines in {len(by_empty_lines):,}; `documents` chooses one for all files"
-            )
+            lines, others = len(plain) - len(by_empty_lines), len(by_empty_lines)
+            ways = [f"lines in {counted(lines, 'file')} of text"] if lines else []
+            ways += [f"separated by empty lines in {counted(others, 'file')}"] if others else []
+            note(f"documents are {', and '.join(ways)}; `documents` chooses one for all files")
         known, separated, number = set(tables), set(by_empty_lines), -1
         for path in self.files:
             last = None

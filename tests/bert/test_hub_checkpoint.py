@@ -217,6 +217,14 @@ def test_token_is_sent_only_to_the_hub(
     elsewhere.close()
 
 
+@pytest.mark.parametrize("name", ["hf://owner/tiny@", "hf://a/b/c", "hf://"])
+def test_malformed_address_on_the_hub(client: HubClient, find: Find, name: str) -> None:
+    assert (
+        "names no model; write hf://OWNER/NAME or hf://OWNER/NAME@REVISION" in find(name)["error"]
+    )
+    assert client.hub.requests == []
+
+
 def test_folder_has_priority(client: HubClient, find: Find, files: dict[str, bytes]) -> None:
     client.hub.add(NAME, files)
     folder = client.folder / NAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from small import copied, write_small_model
 
 from bertaccum.bert.presets import PRESETS, RELATIVES, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from bertaccum.cli import entry
 from bertaccum.cli.program import cli, main
 from bertaccum.errors import BertAccumError
 from bertaccum.options.cards import CARDS
@@ -310,10 +312,27 @@ def test_wrong_options_of_eval_give_one_error_line(run, trained: Path, tmp_path:
     Path("other.tsv").write_text("label\ttext\n0\tgood\n2\tfine\n")
     check_error(run("eval", "--file", "other.tsv"), "other.tsv, row 3: label '2' is unknown")
     Path("more.csv").write_text("body,title,label\ngood,a,0\n")
-    needed = "'text' of --text-column does not occur in the header, which is: body, title, label"
+    needed = "'text' does not occur in the header, which is: body, title, label"
     check_error(run("eval", "--file", "more.csv"), f"more.csv: the column {needed}")
     Path("plain.tsv").write_text("index\tsentence\n0\tgood\n")
     check_error(run("eval", "--file", "plain.tsv"), "plain.tsv: has no labels")
+
+
+def test_interrupted_imports_give_one_error_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C in the first moments interrupts the import of the command line."""
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "bertaccum.cli.program":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "bertaccum.cli.program")
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "error: interrupted\n")
 
 
 def test_wrong_options_of_export_and_unknown_runs_give_one_error_line(run, data: Path) -> None:

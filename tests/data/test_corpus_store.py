@@ -173,6 +173,5 @@ def test_ways_to_read_documents_are_noted(tmp_path: Path) -> None:
     read = written(tmp_path / "a.txt", documents_of(20))
     open_corpus(read, Tokenization(VOCABULARY, 16), notes)
     assert notes.lines == [
-        "documents are lines in 1 file of text, and are separated by empty lines in 0;"
-        " `documents` chooses one for all files"
+        "documents are lines in 1 file of text; `documents` chooses one for all files"
     ]

@@ -51,7 +51,7 @@ def test_empty_lines_separate_documents(tmp_path: Path) -> None:
     notes: list[str] = []
     assert len(list(find_corpus([path, lines]).parts(notes.append))) == 5
     assert notes == [
-        "documents are lines in 1 file of text, and are separated by empty lines in 1;"
+        "documents are lines in 1 file of text, and separated by empty lines in 1 file;"
         " `documents` chooses one for all files"
     ]
 
@@ -155,7 +155,7 @@ BAD: Sequence[tuple[str, bytes, str]] = [
     ("a.txt", b"one\ntwo \xff\n", "a.txt, row 2: byte 0xff at position 5 is not UTF-8; "),
     ("a.txt", b"%PDF-1.7\n", "a.txt: is a PDF document; "),
     ("a.txt.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], "a.txt.gz: is damaged"),
-    ("a.csv", b"x,y\n1,2\n", "a.csv: the column 'text' of `text_column` does not occur in the "),
+    ("a.csv", b"x,y\n1,2\n", "a.csv: the column 'text' does not occur in the header, "),
     ("a.jsonl", b'{"text": "one"}\n{"tex": "two"}\n', "a.jsonl, row 2: has no key 'text'; "),
     ("a.jsonl", b'{"text": "one"}\n{\n', "a.jsonl, row 2: is not valid JSON"),
 ]

@@ -84,8 +84,9 @@ def test_real_imdb_lines_are_read_unchanged(tmp_path: Path, shared: Path) -> Non
             b"label,review,title\n1,a,b\n",
             ConfigError,
             None,
-            "'text' of `text_column` does not occur",
+            "'text' does not occur in the header, which is: label, review, title; name another",
         ),
+        (b"No,Text,Note\n1,a,b\n", ConfigError, None, "the column 'label' does not occur in the"),
         (b"label,text,text\n1,a,b\n", ConfigError, None, "more than once"),
     ],
 )

@@ -125,6 +125,12 @@ def test_scores_near_a_constant_prediction_give_a_warning(case: str) -> None:
     assert warning(SCORES) == one_class(SCORES)
 
 
+def test_tags_without_a_correct_entity_give_a_warning() -> None:
+    tags = {"entity_f1": 0.0, "accuracy": 0.918, "examples": 30}
+    assert warning(tags).startswith("no entity is correct, although 91.8% of the tags are")
+    assert warning(tags | {"entity_f1": 0.1}) == ""
+
+
 @pytest.mark.parametrize("case", FAR)
 def test_scores_above_a_constant_prediction_give_no_warning(case: str) -> None:
     assert near_baseline(FAR[case]) == ""

@@ -47,7 +47,7 @@ def test_scores_of_entities() -> None:
     assert by_type == {"X": (1 / 3, 1 / 3, 3), "Y": (1, 1 / 2, 2)}
     assert found["macro_entity_f1"] == pytest.approx((1 / 3 + 2 / 3) / 2)
     assert found["confusion_classes"] == ["O", "X", "Y"]
-    assert found["confusion_matrix"] == [[3, 1, 0], [0, 3, 0], [0, 1, 1]]
+    assert found["confusion_matrix"] == [[3, 1, 0], [1, 3, 0], [0, 1, 1]]
     assert "majority_accuracy" not in found
     own = np.log(np.exp(3) + 3) - 3
     assert found["loss"] == pytest.approx(own + 3 * 2 / 9, rel=1e-6)

@@ -80,6 +80,10 @@ def test_resumed_run_keeps_its_commit(client: HubClient, commits: list[str]) -> 
         done = client.program("train", "--resume", "run", "--init-checkpoint", name)
         assert done.returncode == 2
         assert re.search("--resume run cannot change --init-checkpoint to owner/my-b", done.stderr)
+    elsewhere = {"HF_HOME": str(client.folder / "empty"), "HF_HUB_OFFLINE": "1"}
+    done = client.program("train", "--resume", "run", **elsewhere)
+    assert done.returncode == 2
+    assert "copy the folder HF_HOME from the machine where the run began" in done.stderr
 
 
 def test_all_seeds_begin_with_one_commit(client: HubClient, commits: list[str]) -> None:

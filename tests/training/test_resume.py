@@ -570,6 +570,25 @@ def test_resume_refuses_another_model(config: Make) -> None:
         list(resume(Path(str(run_config.out)), {}, silent))
 
 
+def test_resume_refuses_fewer_updates_than_the_run_has_made(config: Make) -> None:
+    run_config = config("run", max_updates=3)
+    list(train(run_config, silent))
+    run = Path(str(run_config.out))
+    before = files_of(run)
+    with pytest.raises(ConfigError, match="`max_updates` 2 is less than the 3 updates of the che"):
+        list(resume(run, {"max_updates": 2}, silent))
+    assert files_of(run) == before
+
+
+def test_two_runs_cannot_create_the_same_folder(config: Make) -> None:
+    """A second run may start while the first one prepares its model."""
+    own = config("run")
+    Path(str(own.out)).parent.mkdir(exist_ok=True)
+    RunFolder(Path(str(own.out))).create(own, {})
+    with pytest.raises(ConfigError, match=r"run exists; resume the run with `resume` .*run, or ch"):
+        RunFolder(Path(str(own.out))).create(own, {})
+
+
 def test_resume_refuses_what_was_edited_in_files(config: Make) -> None:
     run_config = config("run", max_updates=3)
     data, run = Path(run_config.data), Path(str(run_config.out))

@@ -80,7 +80,7 @@ def _print_speed(result: PlanResult, examples: int | None) -> None:
     print_line(f"{some} {takes} {duration(number / result.examples_per_second)} (h:mm:ss)")
     if compiled := result.compiled_examples_per_second:
         print_line(
-            f"with compiled steps: at least {compiled:.1f} examples/s, calculated; `bertaccum"
+            f"with compiled steps: at least {compiled:,.1f} examples/s, calculated; `bertaccum"
             " train` measures on the GPU whether compiling saves time"
         )
 

@@ -112,7 +112,7 @@ def progress_line(statistics: RunStatistics) -> str:
         f"training: {last.update:,} of {statistics.total:,}",
         f"loss {last.loss:.4f} ({statistics.loss.value:.4f} smoothed)",
         f"lr {last.learning_rate:.2g}",
-        f"{statistics.speed.value:.1f} examples/s",
+        f"{statistics.speed.value:,.1f} examples/s",
         known_size(last.peak_memory_bytes),
         f"{statistics.skipped} skipped" if statistics.skipped else "",
         f"{sentences.duration(left)} left" if left is not None else "",

@@ -92,7 +92,7 @@ def print_summary(summary: dict[str, Any], folder: str, seconds: float) -> None:
 def _speed(summary: dict[str, Any]) -> str:
     """Return the speed of a run; empty if it made no update."""
     speed = summary["examples_per_second"]
-    return f"{speed:.1f} examples/s" if speed else ""
+    return f"{speed:,.1f} examples/s" if speed else ""
 
 
 def _while_training(evaluations: list[dict[str, Any]], order: list[str]) -> None:

@@ -204,7 +204,11 @@ def _weights(event: Started) -> str:
     """Return a description of the initial weights."""
     if event.pretrained_run is not None:
         parts = "encoder and head" if event.pretrained_head else "encoder"
-        head = "" if event.pretrained_head else "; the head is random, because the classes differ"
+        head = (
+            ""
+            if event.pretrained_head
+            else "; the head is random, because the run has none for these labels"
+        )
         return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
     if not event.pretrained:
         return "random weights, not pretrained"

@@ -146,7 +146,7 @@ def _figures(statistics: RunStatistics, width: int) -> RenderableType:
         "loss": f"{last.loss:.4f}",
         "smoothed": f"{statistics.loss.value:.4f}",
         "learning rate": f"{last.learning_rate:.2e}",
-        "examples/s": f"{statistics.speed.value:.1f}",
+        "examples/s": f"{statistics.speed.value:,.1f}",
         "memory": known_size(last.peak_memory_bytes),
         f"dev {LABELS[statistics.best_by]}": score,
         "out of memory": str(statistics.out_of_memory or ""),
