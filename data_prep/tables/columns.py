@@ -205,17 +205,15 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
     if names.count(column) != 1:
         times = "occurs more than once" if column in names else "does not occur"
         header = f"which is: {', '.join(names)[:200]}"
-        remedy = "choose another column, or pass its number, counted from 1"
+        remedy, of = "choose another column, or pass its number, counted from 1", f" of `{option}`"
+        if column not in names and column == _DEFAULT_COLUMNS.get(option.removeprefix("test_")):
+            remedy, of = f"name another one with `{option}`", ""  # The user named none.
         if len(names) == 1 and set(names[0]) & set(fields.DELIMITERS.values()):
             header = f"which has only one column, {names[0][:200]!r}"
             remedy = "check `delimiter`"
         if names[0].startswith(FASTTEXT_PREFIX):
             remedy += "; in fastText's format, the first label must not contain ',', ';' or '|'"
-        default = column == _DEFAULT_COLUMNS.get(option.removeprefix("test_"))
-        which = f"the column {column!r} of `{option}`"
-        if default and column not in names and remedy.startswith("choose"):
-            which, remedy = f"the column {column!r}", f"name another one with `{option}`"
-        what = f"{which} {times} in the header, {header}"
+        what = f"the column {column!r}{of} {times} in the header, {header}"
         raise ConfigError(what, remedy, path=path)
     return names.index(column)
 

@@ -195,8 +195,8 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
         (True, "encoder and head from the best checkpoint of run first"),
         (
             False,
-            "encoder from the best checkpoint of run first; the head is random, because the classes"
-            " differ",
+            "encoder from the best checkpoint of run first; the head is random, because the run has"
+            " none for these labels",
         ),
     ],
 )

@@ -238,7 +238,7 @@ dataset_info:
         (
             {"train.parquet": table(first=["x"], second=["y"], third=[1])},
             "owner/texts",
-            "which is: first, second, third; choose another column",
+            "which is: first, second, third; name another one with --text-column",
         ),
         (
             {"train.parquet": sst2([0, 7], "train")},

@@ -42,7 +42,7 @@ from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.training import checkpoints, loop
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
-from bertaccum.training.events import Event, Finished, Stopped, Updated
+from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
 from bertaccum.training.resume import check_start, resolved_config
 from bertaccum.training.train import resume, train
 from data_prep.tables.manifest import MANIFEST, TOOL
@@ -578,6 +578,9 @@ def test_resume_refuses_fewer_updates_than_the_run_has_made(config: Make) -> Non
     with pytest.raises(ConfigError, match="`max_updates` 2 is less than the 3 updates of the che"):
         list(resume(run, {"max_updates": 2}, silent))
     assert files_of(run) == before
+    started, *_ = resume(run, {}, silent)
+    assert isinstance(started, Started)
+    assert started.over == "raise `max_updates`, or start a new run"
 
 
 def test_two_runs_cannot_create_the_same_folder(config: Make) -> None:
