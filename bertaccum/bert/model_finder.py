@@ -24,7 +24,7 @@ from bertaccum.options.fields import is_address
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
-from bertaccum.system.hub_names import Repository, model_named
+from bertaccum.system.hub_names import HUB_PREFIX, Repository, model_named
 from bertaccum.system.progress import Progress
 
 DEFAULT_PRESET = "bert-small"
@@ -147,7 +147,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
         folder, repository = fetch_checkpoint(repository, progress, config.vocab is None)
         found = _in_folder(folder, None, config)
         return dataclasses.replace(found, name=repository.name, repository=repository)
-    if named.startswith("hf://"):
+    if named.startswith(HUB_PREFIX):
         raise InputError(
             "names no model", "write hf://OWNER/NAME or hf://OWNER/NAME@REVISION", path=named
         )

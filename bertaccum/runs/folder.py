@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import errno
 import fcntl
 import itertools
 import os
@@ -67,8 +66,7 @@ class RunFolder(RunPaths):
                 write_text(folder / self.config.name, _yaml(config))
                 write_text(folder / self.inputs.name, json_text(inputs))
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                # Another run began since `new_path` was called.
+            if self.path.exists():  # Another run began since `new_path` was called.
                 if config.out is not None:
                     raise _exists(self.path) from None
                 super().__init__(_unused_name())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODEL, DATASET = "model", "dataset"
-_PREFIX = "hf://"
+HUB_PREFIX = "hf://"
 # A commit after a revision is the one for which the revision stood when a run began.
 _NAME = re.compile(
     r"(?!.*\.\.)(?:hf://)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)"
@@ -38,7 +38,7 @@ class Repository:
     @property
     def pinned(self) -> str:
         """The name with its commit, which `parse` reads back, even beside a folder of that name."""
-        return _PREFIX + "@".join(filter(None, (self.name, self.revision, self.commit)))
+        return HUB_PREFIX + "@".join(filter(None, (self.name, self.revision, self.commit)))
 
     def same_as(self, began: Repository) -> bool:
         """Return whether a name means a repository for which the commit has been found before."""
@@ -57,7 +57,7 @@ def parse(named: str, kind: str = MODEL) -> Repository | None:
 
 def parse_pinned(named: str | None) -> Repository | None:
     """Return the repository for which a run recorded a name; None if it recorded a path."""
-    return parse(named) if named and named.startswith(_PREFIX) else None
+    return parse(named) if named and named.startswith(HUB_PREFIX) else None
 
 
 def model_named(named: str) -> Repository | None:
@@ -68,4 +68,4 @@ def model_named(named: str) -> Repository | None:
     """
     path = Path(named)
     is_path = path.exists() or path.parent.is_dir() or path.suffix in (".zip", ".ckpt")
-    return None if is_path and not named.startswith(_PREFIX) else parse(named)
+    return None if is_path and not named.startswith(HUB_PREFIX) else parse(named)

@@ -118,7 +118,9 @@ def with_usual_columns(
     A column is found if no other one has a usual name, or if no other one is left. A note names the
     columns that are found; if one is not, the options remain as they are.
     """
-    default = {"text_column": TEXT} | ({} if reading.label_columns else {"label_column": LABEL})
+    default = dict(_DEFAULT_COLUMNS)
+    if reading.label_columns:
+        del default["label_column"]
     missing = [o for o, name in default.items() if getattr(reading, o) == name not in names]
     if not missing:
         return reading
