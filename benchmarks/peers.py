@@ -84,6 +84,7 @@ class Peer:
 
 LOOP, ONNX = "torch_loop.py", "onnx_predict.py"
 HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "random"}, {"sampling": "group_by_length"}
+COMPILED = GROUPED | {"compiled": True}
 PEERS = {
     "training": [
         Peer("bertaccum", "ours.py"),
@@ -94,6 +95,7 @@ PEERS = {
         Peer("PyTorch loop", LOOP, "huggingface", RANDOM),
         # Its windows are shuffled, so that a quarter of the epoch represents all lengths.
         Peer("PyTorch loop, grouped", LOOP, "huggingface", GROUPED, timed=31),
+        Peer("PyTorch loop, grouped, compiled", LOOP, "huggingface", COMPILED, warm=8, timed=31),
         Peer("Keras 3", "keras3.py", "keras3", {"backend": "tensorflow"}),
         Peer("tf-models-official", "tf_models.py"),
     ],

@@ -2,8 +2,8 @@
 
 The entry `sampling` of the task is `random`, or `group_by_length`: then the reviews of the whole
 epoch are sorted by length, windows are cut from them, and the windows are shuffled. With the entry
-`compiled`, `torch.compile` makes CUDA graphs of the forward and backward passes. It compiles each
-length of a micro-batch, so micro-batches are padded to two to four different lengths.
+`compiled`, `torch.compile` compiles the forward and backward passes. On a GPU, it makes CUDA graphs
+of each length of a micro-batch, so micro-batches are padded to two to four different lengths.
 """
 
 import torch
@@ -43,7 +43,9 @@ def main():
     half = torch.autocast(DEVICE, getattr(torch, precision), enabled=precision != "float32")
     scaler = torch.amp.GradScaler(DEVICE, enabled=precision == "float16")
     run, multiple = model, 1
-    if compiled:
+    if compiled and not ON_GPU:
+        run = torch.compile(model, dynamic=True)
+    elif compiled:
         run = torch.compile(model, mode="reduce-overhead", dynamic=False)
         multiple = max(64, task["length"] // 4)
         for weight in model.parameters():

@@ -102,6 +102,11 @@ class Delegation:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "accumulation_steps" and vars(self).get(name, value) is not value:
+            raise ValueError(
+                "`accumulation_steps` cannot be replaced, because compiled steps contain it; create"
+                " the optimizer with a function of the number of updates"
+            )
         if name.startswith("_") or self._is_own(name):
             super().__setattr__(name, value)
             return

@@ -142,7 +142,10 @@ def is_prefix(named: str) -> bool:
 
 def is_run(folder: Path) -> bool:
     """Return whether `bertaccum train` created a folder."""
-    return (folder / "config.yaml").is_file()
+    # Other programs may leave a config.yaml beside a model that they saved.
+    others = ("config.json", "bert_config.json", "adapter_config.json")
+    is_model = any((folder / name).is_file() for name in others)
+    return (folder / "config.yaml").is_file() and not is_model
 
 
 def prefix_in(folder: Path) -> str:

@@ -101,7 +101,11 @@ def check_export(config: commands.ExportConfig) -> None:
 
 def _check_google(best: Path) -> None:
     """Raise ConfigError if Google's code would compute something else than the model."""
-    if unusual := read_bert_config(best / "bert_config.json").unusual():
+    encoder = read_bert_config(best / "bert_config.json")
+    unusual = encoder.unusual()
+    if encoder.hidden_act == "gelu_erf":  # In Google's code, gelu is the approximation.
+        unusual["hidden_act"] = encoder.hidden_act
+    if unusual:
         differences = ", ".join(f"{name} {value}" for name, value in unusual.items())
         raise ConfigError(
             f"`format` {commands.GOOGLE} is for BERT as published, but the run has {differences}",

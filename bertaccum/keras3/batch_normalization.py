@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from bertaccum.accumulation.contract import whole_steps
+from bertaccum.keras3 import micro_batch
 from bertaccum.keras3 import replicas as tensorflow_replicas
 
 
@@ -72,6 +73,14 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
         """Normalize as `BatchNormalization` does; in training, also add the batch to the window."""
         if not (training and self.trainable):
             return super().call(inputs, training=training, mask=mask)
+        micro = micro_batch.current()
+        if micro is not None and self.accumulation_steps != 1:
+            if self.name in micro.normalized:
+                raise ValueError(
+                    f"layer {self.name} is called twice in a micro-step, but each of its windows"
+                    " consists of one call per micro-step; create a layer for each call"
+                )
+            micro.normalized.append(self.name)
         statistics = self.moving_mean, self.moving_variance
         before = [ops.copy(ops.convert_to_tensor(variable)) for variable in statistics]
         outputs = super().call(inputs, training=training, mask=mask)

@@ -63,6 +63,9 @@ def accumulate_gradients(
         raise contract.already_accumulates(model)
     contract.check_choice("on_partial", on_partial, contract.ON_PARTIAL)
     steps = checked_steps(accumulation_steps)
+    for layer in _keras_compat.all_layers(model):
+        if isinstance(layer, AccumBatchNormalization) and layer.accumulation_steps != steps:
+            raise contract.other_steps(f"layer {layer.name}", layer.accumulation_steps, steps)
     if steps != 1:
         _check_activity_regularizers(model)
         _warn_of_inexact_layers(model)

@@ -71,12 +71,12 @@ def _front_matter(record: Record, evaluated: dict[str, dict[str, Any]], library:
     if base := parse_pinned(record.config.init_checkpoint):
         known["base_model"] = base.name
     if evaluated:
-        results = [_hub_result(record, name, values) for name, values in evaluated.items()]
+        results = [_hub_result(record, kind, name, of) for name, of in evaluated.items()]
         known["model-index"] = [{"name": record.name, "results": results}]
     return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 
 
-def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, Any]:
+def _hub_result(record: Record, task: str, name: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return one evaluation in the format of the hub's model-index."""
     data = run_facts.data_name(record)
     found = [
@@ -85,7 +85,7 @@ def _hub_result(record: Record, name: str, values: dict[str, Any]) -> dict[str, 
         if values.get(metric) is not None
     ]
     return {
-        "task": {"type": "text-classification"},
+        "task": {"type": task},
         "dataset": {"name": f"{data} ({name})", "type": data, "split": name},
         "metrics": found,
     }

@@ -128,7 +128,9 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
     models = [one for of in zip(names, records, strict=True) for one in _models(*of)]
-    written, missing = _write_figures(Path(config.out), names, several, span, models)
+    one_metric = len({one["metric"] for one in models}) == 1
+    drawn = models if one_metric else []
+    written, missing = _write_figures(Path(config.out), names, several, span, drawn)
     return {
         "smooth": span,
         "equal_mean_examples": size,
@@ -146,7 +148,7 @@ def _models(name: str, record: Record) -> Iterator[dict[str, Any]]:
     metric = record.best_by
     for evaluation, values in evaluations(record).items():
         with undamaged(record.paths.path):
-            if "milliseconds_per_text" in values and metric in values:
+            if "milliseconds_per_text" in values and values.get(metric) is not None:
                 yield {
                     "run": name,
                     "evaluation": evaluation,

@@ -58,6 +58,8 @@ class RequestGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # The HTTP server omits the body of the answer.
         start, status = time.perf_counter(), 0
 
         async def counted(message: Message) -> None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from small import TINY, Notes
 
-from bertaccum.bert.checkpoint_files import plain_path
+from bertaccum.bert.checkpoint_files import is_run, plain_path
 from bertaccum.bert.encoder_config import write_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE, plain_variables
 from bertaccum.bert.model_finder import find_model
@@ -137,3 +137,11 @@ def test_folders_of_other_programs_are_not_taken_for_runs(tmp_path: Path) -> Non
     assert plain_path(str(best)) == str(best)
     (best / "model.ckpt.index").touch()
     assert plain_path(str(best)) == str(best.parent)
+
+
+@pytest.mark.parametrize("name", ["config.json", "bert_config.json", "adapter_config.json"])
+def test_model_with_a_config_of_another_program_is_no_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.yaml").write_text("lr: 1\n")
+    assert is_run(tmp_path)
+    (tmp_path / name).write_text("{}")
+    assert not is_run(tmp_path)

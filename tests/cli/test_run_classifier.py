@@ -159,6 +159,12 @@ def test_submission_has_the_words_of_the_test_set(tmp_path: Path) -> None:
         write_results(io.BytesIO(), unknown, table)
 
 
+def test_words_that_were_not_read_have_no_tag() -> None:
+    file = io.BytesIO()
+    assert write_results(file, [Prediction("We met (Ada", tags=["PRON", "VERB"])], None) == 1
+    assert file.getvalue() == b"We\tPRON\nmet\tVERB\n(\t_\nAda\t_\n\n"
+
+
 def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:
     (folder / "earlier.txt").write_text("earlier results\n")
     code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")

@@ -22,6 +22,7 @@ from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.tflite import Int8Predictor
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.task_names import MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
+from bertaccum.system.atomic import complete_folder
 from bertaccum.system.progress import silent
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
@@ -156,6 +157,23 @@ def test_models_that_read_windows_are_refused(
         "cannot hold a model that reads up to 4 windows of a text, because windows are cut from the"
         " text; use `format` savedmodel with `inputs` text"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"hidden_act": "gelu_erf"}, "hidden_act gelu_erf"),
+        ({"layer_norm_eps": 1e-6, "hidden_act": "relu"}, "layer_norm_eps 1e-06"),
+    ],
+)
+def test_models_that_differ_from_google_bert_are_refused(
+    change: dict[str, Any], named: str, run_of: RunOf, tmp_path: Path
+) -> None:
+    run = run_of("calibrated").copied(tmp_path)
+    path = complete_folder(run.folder.path / "best") / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ConfigError, match=f"the run has {named}; use `format` huggingface"):
+        api.export(run=str(run.folder.path), format="google")
 
 
 @pytest.mark.parametrize("name", ["calibrated", "multi-label", "regression of pairs", "tags"])

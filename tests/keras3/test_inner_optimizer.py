@@ -146,6 +146,13 @@ def test_inner_accumulation_cannot_be_set() -> None:
         optimizer.build([keras.Variable(np.zeros(2))])
 
 
+def test_number_of_steps_cannot_be_replaced() -> None:
+    optimizer = AccumulatingOptimizer(SGD(0.1), 4)
+    with pytest.raises(ValueError, match="`accumulation_steps` cannot be replaced"):
+        optimizer.accumulation_steps = 8
+    assert optimizer.accumulation_steps == 4
+
+
 def test_set_weights_sets_all_variables() -> None:
     first, second = (trained(4, Adam(0.05), lambda one: None, before) for before in (0, 1))
     values = [ops.convert_to_numpy(v) for v in first.optimizer.variables]

@@ -285,6 +285,18 @@ def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
         np.testing.assert_array_equal(old, new)
     with pytest.raises(ValueError, match="renorm"):
         AccumBatchNormalization(4, renorm=True)
+    with pytest.raises(ValueError, match="over 2 micro-steps, but layer pooled over 4"):
+        accumulate_gradients(keras.Sequential([AccumBatchNormalization(4, name="pooled")]), 2)
+
+
+def test_batch_normalization_must_be_called_once_in_a_micro_step() -> None:
+    normalization = AccumBatchNormalization(2, name="shared")
+    both = [keras.Input((5,)), keras.Input((5,))]
+    merged = keras.layers.Add()([normalization(one) for one in both])
+    model = keras.Model(both, keras.layers.Dense(3)(merged))
+    x, y = dense_data(8)
+    with pytest.raises(ValueError, match="layer shared is called twice in a micro-step"):
+        fitted(model, ([x, x], y), "sgd", 2, 4)
 
 
 def test_learning_rate_and_callbacks_see_updates() -> None:

@@ -91,6 +91,19 @@ def test_measured_models_are_drawn_against_size_and_latency(run) -> None:
     assert re.search(r"large +│ test-int8 +│ accuracy 0.9000 +│ 64 MiB +│ 64.0 ms", table), table
 
 
+def test_models_without_a_common_metric_are_not_drawn(run) -> None:
+    by_f1 = write_run(Path("by-f1"), [0.7, 0.6], accuracies={2: 0.5}, best_by="macro_f1")
+    by_accuracy = write_run(Path("by-accuracy"), [0.7, 0.6], accuracies={2: 0.5})
+    speed = {"model_bytes": 2**20, "milliseconds_per_text": 1.0, "loss": 0.5, "examples": 9}
+    write_json(by_f1 / "eval-test.json", {"macro_f1": 0.25, "accuracy": 0.5} | speed)
+    write_json(by_f1 / "eval-dev.json", {"macro_f1": None, "accuracy": 0.5} | speed)
+    write_json(by_accuracy / "eval-test.json", {"macro_f1": 0.25, "accuracy": 0.5} | speed)
+    values = json.loads(run("compare", by_f1, by_accuracy, "--json").out)
+    assert [one["metric"] for one in values["models"]] == ["macro_f1", "accuracy"]
+    assert values["figures"] == ["compare.png", "compare.svg"]
+    assert "because their metrics differ" in run("compare", by_f1, by_accuracy).out
+
+
 def test_same_runs_give_identical_figures(run) -> None:
     for folder in ("one", "two"):
         run("compare", *(two_runs() if folder == "one" else ("small", "large")), "--out", folder)

@@ -109,6 +109,16 @@ def test_card_contains_the_evaluations(run: Path) -> None:
     assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
 
 
+@pytest.mark.parametrize("task", ["text-classification", "token-classification"])
+def test_results_for_the_hub_name_the_task(run: Path, task: str) -> None:
+    with (run / "config.yaml").open("a") as file:
+        file.write(f"task: {task.removeprefix('text-')}\n")
+    write_json(run / "eval-test.json", EVALUATION)
+    known = front_matter(model_card(read_record(run)))
+    assert known["pipeline_tag"] == task
+    assert known["model-index"][0]["results"][0]["task"] == {"type": task}
+
+
 def test_evaluations_with_other_metrics_keep_their_columns(run: Path) -> None:
     write_json(run / "eval-dev.json", {"examples": 9, "loss": 0.5})
     write_json(run / "eval-test.json", EVALUATION)

@@ -65,6 +65,23 @@ def test_service_of_each_task_answers_like_predict(run_of: RunOf, kind: str) -> 
     assert other[0] == 422 and other[1]["detail"].startswith("texts[1] is ")
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/absent"])
+def test_head_is_answered_like_get_without_the_body(path: str) -> None:
+    # Load balancers check services with HEAD.
+    answers = []
+    with running(Model()) as service:
+        for method in ("GET", "HEAD"):
+            with closing(service.connect()) as connection:
+                connection.request(method, path)
+                answer = connection.getresponse()
+                headers = {name: value for name, value in answer.getheaders() if name != "date"}
+                answers.append((answer.status, headers, answer.read()))
+    (status, headers, body), (other, others, nothing) = answers
+    assert body and nothing == b""
+    assert other == status and others.keys() == headers.keys()
+    assert path == "/metrics" or others == headers  # The first request changes the metrics.
+
+
 def test_openapi_describes_every_endpoint_and_error() -> None:
     with running(Model(), max_texts=3) as service:
         status, text = service.get("/openapi.json")

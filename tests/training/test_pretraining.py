@@ -403,7 +403,9 @@ def test_head_of_a_released_checkpoint_is_loaded(shared: Path) -> None:
     assert {"enjoyed", "liked", "loved"} <= {*best()}
 
 
-def test_masks_are_filled(pretrained: Path, program: Callable[..., tuple[int, str, str]]) -> None:
+def test_masks_are_filled(
+    pretrained: Path, program: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
     texts = ["the [MASK] was very [MASK]", "[MASK] good"]
     code, printed, _ = program("predict", "--run", pretrained, "--json", *texts)
     assert code == 0
@@ -420,6 +422,10 @@ def test_masks_are_filled(pretrained: Path, program: Callable[..., tuple[int, st
     code, _, error = program("predict", "--run", pretrained, "food " * 30 + "[MASK]")
     assert code == 2
     assert "after the 24 tokens" in error.splitlines()[-1]
+    out = tmp_path / "results.tsv"
+    code, _, error = program("predict", "--run", pretrained, "--results", out, *texts)
+    assert code == 2 and "have no format for --results;" in error.splitlines()[-1]
+    assert not out.exists()
 
 
 def test_report_shows_filled_blanks(pretrained: Path, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def print_comparison(values: dict[str, Any]) -> None:
     if values["models"]:
         head = ("model", "evaluated on", "score", "weights", "time for one text")
         fitting.show(head, [_measured_model(one) for one in values["models"]])
+        if len({one["metric"] for one in values["models"]}) > 1:
+            fitting.print_line("no figure compares these scores, because their metrics differ")
     fitting.print_paths(values["figures"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +42,9 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
         file.write(b"index\tprediction\n")
     count = 0
     for one in predictions:
+        if one.masks is not None:
+            what = "the words of masked tokens have no format for `results`"
+            raise ConfigError(what, "omit `results`, or print them with --json")
         if one.tags is not None:
             file.write(_conll(one).encode())
             count += 1
@@ -54,7 +58,8 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
 def _conll(one: Prediction) -> str:
     """Return the words of a text with their tags, a line each, and an empty line."""
     words = [one.text[start:end] for start, end in word_spans(one.text)]
-    lines = (f"{word}\t{tag}\n" for word, tag in zip(words, one.tags or [], strict=True))
+    # Without a scheme, words that were not read have no tag.
+    lines = (f"{word}\t{tag}\n" for word, tag in zip_longest(words, one.tags or [], fillvalue="_"))
     return "".join([*lines, "\n"])
 
 
