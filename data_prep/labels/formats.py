@@ -8,30 +8,21 @@ whether one label applies, and the labels are named by their positions.
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from data_prep.labels.tag_schemes import find_scheme
-from data_prep.tables.spellings import Finder, finite_number, visible
+from data_prep.tables.cell_lists import items_in, switch
+from data_prep.tables.spellings import Finder, visible
 
 _DEFAULT = "|"
 # Separators that a column may have instead of the default.
 _OTHERS = (",", ";", "/", "&", "+", " ")
-_BRACKETS = {"[": "]", "(": ")", "{": "}"}
-_ITEM = re.compile(
-    r"""\s*(?:[uUbB]?(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)"""
-    r"""|(?P<bare>[^\s,"'\[\](){}:][^,"'\[\](){}]*))\s*(?P<comma>,?)""",
-    re.DOTALL,
-)
-_NUMPY_SCALAR = re.compile(r"np\.\w+\(([^()]*)\)")
 # Items in place of a missing label, if they are not quoted.
 _MISSING = frozenset({"None", "null", "nan", "NaN"})
 _EMPTY_SET = "set()"
-_SWITCHES = {"true": 1.0, "false": 0.0}
 _FLAGS = frozenset({0, 1})
 # Values of the fields of a `LabelFormat` that are not recorded.
 _USUAL = (None, False, 0, _DEFAULT)
@@ -63,7 +54,7 @@ class LabelFormat:
         plain = [cell] if self.separator is None else split(cell, self.separator)
         if not self.flags or (lists and items is None):
             return plain if items is None else items
-        flags = list(map(_switch, plain if items is None else items))
+        flags = list(map(switch, plain if items is None else items))
         if len(flags) != self.flags or not _FLAGS.issuperset(flags):
             return [cell]
         return [str(position) for position, flag in enumerate(flags) if flag]
@@ -137,19 +128,10 @@ def list_in(cell: str) -> list[str] | None:
     """Return the items of the list that a cell contains, or None if it is not in brackets."""
     if cell == _EMPTY_SET:
         return []
-    if len(cell) < 2 or _BRACKETS.get(cell[0]) != cell[-1]:
+    if (items := items_in(cell)) is None:
         return None
-    inner, items, at = _NUMPY_SCALAR.sub(r"\1", cell[1:-1]).strip(), list[str](), 0
-    if not re.search("[,\"'(]", inner) and all(map(_is_number, inner.split())):
-        return inner.split()  # NumPy separates numbers with spaces.
-    while at < len(inner):
-        match = _ITEM.match(inner, at)
-        if match is None or (match["bare"] and not match["comma"] and match.end() < len(inner)):
-            return None
-        bare = (match["bare"] or "").strip()
-        items += [] if bare in _MISSING else [bare or _unescaped(match["text"])]
-        at = match.end()
-    return [label for item in items if visible(label := item.strip())]
+    kept = (item for item, quoted in items if quoted or item not in _MISSING)
+    return [label for item in kept if visible(label := item.strip())]
 
 
 def is_list(cell: str) -> bool:
@@ -164,26 +146,8 @@ def is_list(cell: str) -> bool:
     return is_quoted or are_numbers or (cell[0] in "[{" and "," in cell)
 
 
-def _unescaped(text: str) -> str:
-    if "\\" not in text:
-        return text
-    try:
-        found = str(json.loads(f'"{text}"', strict=False))
-    except ValueError:  # Python has other escapes than JSON.
-        try:
-            found = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
-        except UnicodeDecodeError:
-            return text
-    # A character above U+FFFF may be written as two surrogates.
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _is_number(item: str) -> bool:
-    return _switch(item) is not None
-
-
-def _switch(item: str) -> float | None:
-    return _SWITCHES.get(item.lower(), finite_number(item))
+    return switch(item) is not None
 
 
 def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | None) -> int:
@@ -192,7 +156,7 @@ def _flags(label_format: LabelFormat, cells: Collection[str], classes: int | Non
     # numbers. These are not repeated, and do not occur in two orders, so either settles it, and so
     # does a length that is the number of classes if there are only lists.
     labels = label_format.labels_in(cells)
-    own = [tuple(map(_switch, labels[c])) for c in cells if not label_format.lists or list_in(c)]
+    own = [tuple(map(switch, labels[c])) for c in cells if not label_format.lists or list_in(c)]
     sizes = Counter(map(len, own))
     if not all(map(_FLAGS.issuperset, own)):
         return 0

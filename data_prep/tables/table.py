@@ -59,7 +59,7 @@ def read_rows(
         if not tagged_words.is_table(path, reading):
             return tagged_words.tagged_sentences(path, reading, note)
         table = read_rows(path, dataclasses.replace(reading, words=False), note)
-        return tagged_words.of_table(table, path, reading.tag_names)
+        return tagged_words.of_table(table, path, reading, note)
     if root := class_root(path):
         for option, _ in reading.named:
             if option not in ("text_column", "label_column"):

@@ -11,10 +11,8 @@ doccano.github.io, labelstud.io/guide/export and prodi.gy/docs/api-interfaces fo
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
@@ -24,6 +22,7 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note
+from data_prep.tables.cell_lists import items_in, switch
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
@@ -48,6 +47,8 @@ _END_OF_TEXT = re.compile(r"\w[.!?]\s*$")
 # Labels of Label Studio in HTML and in dialogues.
 _OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
 _REJECTED = ("reject", "ignore")  # Answers of annotators in Prodigy.
+# The start of an object or of a list of objects, unlike a bracket and its tag.
+_IS_JSON = re.compile(r"""\s*(\[?\s*\{\s*("|\}|$)|\[\s*(\]\s*)?$)""")
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 
@@ -82,20 +83,21 @@ def has_sentences(path: Path, reading: ReadOptions) -> bool:
     return 0.9 * widths.total() < usual < len(sample) and texts <= usual / 2
 
 
-def of_table(rows: Iterator[Row], path: Path, names: Sequence[str] = ()) -> Iterator[Row]:
+def of_table(rows: Iterator[Row], path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
     """Yield the rows of a table with a sentence and its tags in each row.
 
     Words and tags are separated by spaces, or are lists as pandas writes them.
-
-    Args:
-      names: Names of tags that are numbers.
     """
+    found = _of_cells(rows, path, reading.tag_names)
+    return found if reading.label_column is None else _with_words(found, path, note)
+
+
+def _of_cells(rows: Iterator[Row], path: Path, names: Sequence[str]) -> Iterator[Row]:
     single, many, prepared = 0, 0, is_prepared(path)
     for row in rows:
-        words = separated_words(row.text)
-        tags = None if row.label is None else row.label.split()
-        if not prepared:
-            words, tags = _items(row.text) or words, _items(row.label) or tags
+        in_text, in_label = (None, None) if prepared else _lists(row, path)
+        words = separated_words(row.text) if in_text is None else in_text
+        tags = row.label.split() if in_label is None and row.label is not None else in_label
         tags = tags and [_named(tag, names, path, row.row) for tag in tags]
         if tags is not None and len(tags) != len(words):
             what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
@@ -109,17 +111,25 @@ def of_table(rows: Iterator[Row], path: Path, names: Sequence[str] = ()) -> Iter
         raise InputError(what, remedy, path=path)
 
 
-def _items(cell: str | None) -> list[str] | None:
-    """Return the items of a list in Python's or JSON's notation; None if a cell is no such list."""
-    if not (cell and cell.startswith("[") and cell.endswith("]")):
+def _lists(row: Row, path: Path) -> tuple[list[str] | None, list[str] | None]:
+    """Return the words and the tags of a row, each of them None if its cell is no list."""
+    cells = (row.text.strip(), row.label or "")
+    words, tags = map(_items, cells)
+    if tags is None and not {"'", '"'}.intersection(cells[0]):
+        words = None  # A sentence such as [ 3 ].
+    for cell, own, other in zip(cells, (words, tags), (tags, words), strict=True):
+        if own is None and other is not None and cell.startswith("[") and cell.endswith("]"):
+            what = f"the list {cell[:40]!r} cannot be read"
+            raise InputError(what, "write it as JSON does", path=path, row=row.row)
+    return words, tags
+
+
+def _items(cell: str) -> list[str] | None:
+    items = items_in(cell) if cell.startswith("[") else None
+    # Words without quotes are a sentence, such as [ he said ].
+    if items is None or not all(quoted or switch(item) is not None for item, quoted in items):
         return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of unknown escapes, such as \d.
-            items = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return None
-    return items if isinstance(items, list) and all(isinstance(i, str) for i in items) else None
+    return [item for item, _ in items]
 
 
 def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
@@ -135,7 +145,7 @@ def tagged_sentences(path: Path, reading: ReadOptions, note: Note) -> Iterator[R
             raise ConfigError(what, f"omit `{option}`", path=path)
     if ending(path) not in _JSON and not is_parquet(path):
         first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
-        if first.lstrip()[:1] not in ("{", "["):
+        if ending(path) in _CONLL or not _IS_JSON.match(first):
             return _of_lines(path, reading, note)
     rows = _of_records(path, reading, note)
     return rows if reading.label_column is None else _with_words(rows, path, note)
@@ -180,7 +190,9 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         for line in filled
         if not line.startswith("#")
     )
-    first, start, words, tags = True, 0, list[str](), list[str]()
+    last = width - 1 if tag is None else tag
+    known: set[str] | None = None  # The cells of words in this column, read only for a comment.
+    comments, first, start, words, tags = list[str](), True, 0, list[str](), list[str]()
     for row, line in text_lines(path, reading.encoding):
         cells = _cells(line.rstrip("\r\n"), tabs)
         if not line.strip():
@@ -190,12 +202,18 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             continue
         if line.startswith("#") and not words and len(cells) != width:
             continue  # A comment.
+        if line.startswith("#") and not words and width > 1 and line[1].isspace():
+            if known is None:
+                known = _cells_of_words(path, reading, tabs, width, last)
+            if cells[last].strip() not in known:
+                comments.append(f"{row:,}")
+                continue
         if cells[0].startswith(_DOCUMENT):
             if words:
                 yield _row(start, words, tags if tag is not None else None)
             words, tags = [], []
             continue
-        if first and _names_columns(cells, word, width - 1 if tag is None else tag):
+        if first and _names_columns(cells, word, last):
             said = ", ".join(cells)[:80]
             note(f"{path}: row {row} ({said}) is the header and is not read as data")
             first = False
@@ -213,6 +231,17 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             tags.append(_named(cells[tag].strip(), reading.tag_names, path, row))
     if words:
         yield _row(start, words, tags if tag is not None else None)
+    if comments:
+        note(f"{path}: skipped rows as comments, because no word has their tag: {listed(comments)}")
+
+
+def _cells_of_words(
+    path: Path, reading: ReadOptions, tabs: bool, width: int, column: int
+) -> set[str]:
+    """Return the different cells in a column, except in lines that may be comments."""
+    lines = (line for _, line in text_lines(path, reading.encoding) if not line.startswith("#"))
+    rows = (_cells(line.rstrip("\r\n"), tabs) for line in lines)
+    return {cells[column].strip() for cells in rows if len(cells) == width}
 
 
 def _names_columns(cells: Sequence[str], word: int, tag: int) -> bool:
@@ -264,7 +293,7 @@ def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             continue
         task = record.get("data")
         if isinstance(task, dict):  # A task of Label Studio.
-            annotations = _annotations(record, path, row)
+            annotations = _annotations(record, path, row) if labelled else [{}]
             several += [f"{row:,}"] if len(annotations) > 1 else []
             record = {**task, "entities": _of_label_studio(annotations[0], path, row)}
         words = _field(record, reading.text_column, TEXT, _WORDS)

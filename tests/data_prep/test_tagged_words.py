@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,39 @@ TWO = [("B-PER O", "Ada lives"), ("O", "Yes")]
 )
 def test_conll_files_have_a_word_in_each_line(tmp_path: Path, content: str) -> None:
     assert rows(tmp_path / "train.conll", content) == TWO
+
+
+@pytest.mark.parametrize(
+    ("content", "skipped"),
+    [
+        ("# id 5\tdomain=en\nAda _ _ B-PER\nlives _ _ O\n\n# sent_id = 1\nYes _ _ O\n", "1, 5"),
+        ("# newdoc\nAda B-PER\nlives O\n\nYes O\n", "1"),
+        ("# a\tb\nAda\tB-PER\nlives\tO\n\nYes\tO\n", "1"),
+    ],
+)
+def test_comments_may_have_as_many_cells_as_words(
+    tmp_path: Path, content: str, skipped: str
+) -> None:
+    notes, path = list[str](), tmp_path / "a.conll"
+    path.write_text(content)
+    found = read_rows(path, ReadOptions(words=True), notes.append)
+    assert [(row.label, row.text) for row in found] == TWO
+    assert notes[-1].endswith(f"skipped rows as comments, because no word has their tag: {skipped}")
+
+
+@pytest.mark.parametrize("line", ["#\tO", "# O", "#hashtag O", "#\tB-X\nAda\tB-X"])
+def test_words_may_begin_with_a_number_sign(tmp_path: Path, line: str) -> None:
+    word = line.split()[0]
+    [(_, text)] = rows(tmp_path / "a.conll", f"{line}\n{line.replace(word, 'b')}\n")
+    assert text.split()[0] == word
+
+
+@pytest.mark.parametrize("name", ["a.conll", "a.txt"])
+def test_first_word_may_be_a_bracket(tmp_path: Path, name: str) -> None:
+    for bracket in "[{":
+        assert rows(tmp_path / name, f"{bracket} O\nAda B-PER\n") == [("O B-PER", f"{bracket} Ada")]
+    for content in (json.dumps([RECORDS["lists"]]), json.dumps([RECORDS["lists"]], indent=1)):
+        assert rows(tmp_path / "b.txt", content) == TWO[:1]
 
 
 def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
@@ -125,6 +159,11 @@ def test_results_of_label_studio_without_entities_are_skipped(
     assert rows(tmp_path / "a.json", json.dumps([task])) == [("O O", "Ada lives")]
 
 
+def test_tasks_of_label_studio_need_no_annotation_for_predictions(tmp_path: Path) -> None:
+    content = json.dumps([{"data": TEXT}, {"data": TEXT, "annotations": []}])
+    assert rows(tmp_path / "a.json", content, label_column=None) == [(None, "Ada lives")] * 2
+
+
 def test_labels_of_a_span_are_a_list_or_a_name(tmp_path: Path) -> None:
     for label in ("PER", ["PER"]):
         span = {"start": 0, "end": 3, "labels": label}
@@ -176,6 +215,8 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
         ("a.conll", "label\ttext\nO\ta b\n", 2, "has the tag 'a b'"),
         ("a.csv", "Sentence,Word,Tag\n" + "1,a,O\n" * 30, None, "have only one word"),
         ("a.csv", "text,label\n\"['a b', 'c']\",\"['O']\"\n", 2, "has 2 words and 1 tag"),
+        ("a.csv", 'text,label\n"[\'a\', b]","[0, 1]"\n', 2, "the list .* cannot be read"),
+        ("a.csv", "text,label\n\"['a', 'b']\",[O O]\n", 2, r"the list '\[O O\]' cannot be read"),
         ("a.conll", "a\tO\nb\t2\n", 2, "the tag 2 is not one of the numbers 0 to 1"),
         ("a.conll", "a\tx\tO\n" * 3 + "b\tO\n", 4, "has 2 columns, but most lines have 3"),
         ("a.conll", "a\tO\nb\tI X\n", 2, "has the tag 'I X'"),
@@ -307,6 +348,38 @@ def test_cells_contain_lists_as_pandas_writes_them(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"tool": TOOL, "files": {"train.tsv": {}}}))
     prepared = rows(tmp_path / "train.tsv", f"label\ttext\n0 1 0\t{cell}\n")
     assert prepared == [("0 1 0", cell)]
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "words"),
+    [
+        ("['Ada', 'lives']", "[1, 0]", ["Ada", "lives"]),
+        ("['Ada'\n 'lives']", "[1 0]", ["Ada", "lives"]),
+        ("""["it's" ',' 'a "b"']""", "[0 0 1]", ["it's", ",", 'a\u00a0"b"']),
+        ("['np.array(x)', '\\\\d']", "['O', 'B-PER']", ["np.array(x)", "\\d"]),
+        ("[np.str_('Ada') np.str_('lives')]", "[np.int64(1) np.int64(0)]", ["Ada", "lives"]),
+        ("[2020, 7]", "[0, 1]", ["2020", "7"]),
+        ("[ he said ]", "O B-PER O O", ["[", "he", "said", "]"]),
+        ("[ 3 , 5 ]", "O O O O B-PER", ["[", "3", ",", "5", "]"]),
+    ],
+)
+def test_lists_keep_their_words(tmp_path: Path, text: str, label: str, words: list[str]) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), (text, label)])
+    reading = ReadOptions(words=True, tag_names=("O", "B-PER"))
+    [row] = read_rows(path, reading, ignore_note)
+    assert row.text.split(" ") == words
+    assert row.label is not None and "B-PER" in row.label.split()
+    assert len(row.label.split()) == len(words)
+
+
+def test_empty_lists_are_skipped(tmp_path: Path) -> None:
+    notes, path = list[str](), tmp_path / "a.csv"
+    path.write_text("text,label\n[],[]\nAda lives,B-PER O\n")
+    found = read_rows(path, ReadOptions(words=True), notes.append)
+    assert [(row.label, row.text) for row in found] == TWO[:1]
+    assert notes[-1].endswith("skipped rows without any word: 2")
 
 
 def test_first_line_may_name_the_columns(tmp_path: Path) -> None:
