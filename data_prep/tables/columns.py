@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options import fields
 from bertaccum.system.progress import Note
-from data_prep.tables.detection import FASTTEXT_PREFIX, USUAL_LABELS, USUAL_TEXTS
+from data_prep.tables.detection import FASTTEXT_PREFIX, IDENTIFIERS, USUAL_LABELS, USUAL_TEXTS
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
@@ -107,6 +107,8 @@ class ColumnIndices(NamedTuple):
         return [position for position in found if position is not None]
 
 
+# Names of columns without labels; pandas names a column that has no name `Unnamed: 0`.
+_NOT_READ = IDENTIFIERS | {"", "unnamed: 0"}
 _USUAL_PAIRS = [("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis")]
 
 
@@ -136,6 +138,7 @@ def with_usual_columns(
             found.setdefault(option, those[0])
     left = [option for option in missing if option not in found]
     rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
+    rest = {name for name in rest if name.casefold() not in _NOT_READ}
     if left and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
         found[left.pop()] = rest.pop()
     if left:  # An error will name the first column that is not found.
@@ -203,6 +206,12 @@ def _position(option: str, column: str, names: Sequence[str], path: Path) -> int
         if not 1 <= int(column) <= len(names):
             what = f"`{option}` {column} is not one of the columns 1 to {len(names)}"
             raise ConfigError(what, "count columns from 1", path=path)
+        for number, name in enumerate(names, 1):
+            if name == column and number != int(column):
+                what = (
+                    f"`{option}` {column} may be column {column} or {number}, which is named {name}"
+                )
+                raise ConfigError(what, "rename the columns", path=path)
         return int(column) - 1
     if names.count(column) != 1:
         times = "occurs more than once" if column in names else "does not occur"

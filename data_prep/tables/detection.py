@@ -85,7 +85,8 @@ USUAL_LABELS = {
     *("sentiment", "polarity", "rating", "ratings", "star", "stars", "score", "emotion", "intent"),
     *("topic", "gold"),
 }
-_USUAL = USUAL_TEXTS | USUAL_LABELS | {"y", "id", "idx", "index"}
+IDENTIFIERS = {"id", "idx", "index"}
+_USUAL = USUAL_TEXTS | USUAL_LABELS | IDENTIFIERS | {"y"}
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.
 _LONGEST_NAME, _MAX_WORDS, _ENDS_OF_TEXTS = 40, 4, tuple(".!?…。！？")  # noqa: RUF001
@@ -116,9 +117,10 @@ class _Column:
 def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """Return whether the first record is a header.
 
-    All of its cells must look like names, and none may occur again in its column, except in records
-    that repeat the first one as a whole, as in files that were concatenated. In addition, one of
-    three conditions must hold:
+    The numbers 0, 1, ... are, perhaps after an empty cell: pandas writes them for columns without
+    names. Otherwise, all of its cells must look like names, and none may occur again in its column,
+    except in records that repeat the first one as a whole, as in files that were concatenated. In
+    addition, one of three conditions must hold:
 
     - a cell is a common column name, such as label, text or stars;
     - all cells below a cell are numbers;
@@ -132,7 +134,10 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     rest = iter(records)
     first = [cell.strip() for cell in next(rest, [])]
     names = [cell for cell in first if cell]
-    if not names or len(set(names)) < len(names) or not all(map(_is_name, names)):
+    numbers = [str(number) for number in range(len(names))]
+    if len(names) > 1 and first in (numbers, ["", *numbers]):
+        return True
+    if not names or not all(map(_is_name, names)):
         return False
     columns, rows = [_Column(cell) for cell in first], 0
     words = (word for cell in first for word in re.split(r"[_\-.\d]+", cell.casefold()))
@@ -148,7 +153,8 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     filled = [column for column in columns if column.first]
     is_numeric = rows > 0 and any(column.is_numeric for column in filled)
     has_classes = rows >= _ENOUGH_ROWS and any(column.holds_classes() for column in filled)
-    return is_usual or is_numeric or (has_classes and not certain)
+    differ = len(set(names)) == len(names)
+    return is_numeric or (differ and (is_usual or (has_classes and not certain)))
 
 
 def _is_name(cell: str) -> bool:

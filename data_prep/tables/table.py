@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -31,7 +32,8 @@ from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_e
 
 # Header of test files in the CoLA layout, which have no labels.
 COLA_TEST_HEADER = ["index", "sentence"]
-_COLA_WIDTH, _COLA_TEXT, _COLA_LABEL = 4, 3, 1
+_COLA_WIDTH, _COLA_TEXT, _COLA_MARK, _COLA_LABEL = 4, 3, 2, 1
+_MARK = re.compile(r"[\W_]{0,3}")  # Such as `*` or `?*`, of the authors of the sentences in CoLA.
 _LONGEST_NAME = 80
 _USUAL = {TEXT, LABEL}
 _ENCLOSE = (
@@ -191,23 +193,36 @@ def _find_columns(
 ) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     row, first = next(records())
-    names = [name.strip() for name in first]
+    names, prepared = [name.strip() for name in first], is_prepared(path)
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return ColumnIndices(1), 1
         may_be_cola = len(names) == _COLA_WIDTH and not {TEXT, LABEL} & set(names)
+        may_be_cola = may_be_cola and _has_marks(records)
         if may_be_cola and not is_header((fields for _, fields in records()), certain=True):
+            if not prepared:
+                labels = "column 2 has the labels and " if reading.label_column else ""
+                note(f"{path}: no header, so {labels}column 4 has the texts, as in CoLA")
             return ColumnIndices(_COLA_TEXT, _COLA_LABEL if reading.label_column else None), 0
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
         raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=row)
-    prepared = is_prepared(path)
     reading = reading if prepared else with_usual_columns(names, reading, path, note)
-    indices = find_columns(names, reading, path, prepared)
-    if reading.by_name:
-        return indices, 1
-    if not is_header(fields for _, fields in records()):
+    if not reading.by_name and not is_header(fields for _, fields in records()):
         numbers = [str(number) for number in range(1, len(names) + 1)]
         return find_columns(numbers, reading, path, prepared), 0
-    said = ", ".join(names)[:80]
-    note(f"{path}: row {row} ({said}) is the header and is not read as data")
+    indices = find_columns(names, reading, path, prepared)
+    if not reading.by_name:
+        said = ", ".join(names)[:80]
+        note(f"{path}: row {row} ({said}) is the header and is not read as data")
     return indices, 1
+
+
+def _has_marks(records: Callable[[], Records]) -> bool:
+    """Return whether a column has the marks of CoLA, or one value in their place."""
+
+    def cells() -> Iterator[str]:
+        rows = (fields for _, fields in records())
+        return (fields[_COLA_MARK].strip() for fields in rows if len(fields) == _COLA_WIDTH)
+
+    first = next(cells())
+    return all(map(_MARK.fullmatch, cells())) or all(cell == first for cell in cells())

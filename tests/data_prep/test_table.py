@@ -112,6 +112,8 @@ def test_error_names_file_and_row(
         ("id,words,label", None),
         ("review,topic,rating", None),  # Two names of labels.
         ("review_id,label,name", None),
+        ("idx,text", None),  # No label.
+        ("Unnamed: 0,text", None),
     ],
 )
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
@@ -134,6 +136,45 @@ def test_header_that_leaves_one_choice_needs_no_options(
         (f"{text} {n}", f"{label} {n}") for n in (0, 1)
     ]
     assert found[0].pair == ("hypothesis 0" if "pair" in columns else None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cola"),
+    [
+        (["texte,classe,source,langue", "bon,pos,web,fr", "mauvais,neg,tv,fr"], False),
+        (["bon,1,web,fr", "mauvais,0,tv,fr"], False),
+        (["gj04,1,,good", "gj04,0,*,bad", "gj04,0,?*,worse"], True),
+        (["1,1,a,good", "2,0,a,bad"], True),  # A constant in place of the marks.
+    ],
+)
+def test_four_columns_are_those_of_cola_only_with_its_marks(
+    tmp_path: Path, rows: list[str], cola: bool
+) -> None:
+    path, notes = tmp_path / "a.csv", list[str]()
+    path.write_text("\n".join(rows))
+    if not cola:
+        with pytest.raises(ConfigError, match="'text' does not occur in the header"):
+            list(read_rows(path))
+        return
+    found = list(read_rows(path, note=notes.append))
+    assert [(row.label, row.text) for row in found][:2] == [("1", "good"), ("0", "bad")]
+    said = f"{path}: no header, so column 2 has the labels and column 4 has the texts, as in CoLA"
+    assert notes[-1] == said
+
+
+def test_name_of_a_column_may_be_a_number(tmp_path: Path) -> None:
+    """A data frame of pandas without names has such columns."""
+    path, notes, rows = tmp_path / "a.csv", list[str](), "0,pos,good\n1,neg,bad\n"
+    path.write_text(f",0,1\n{rows}")
+    found = list(read_rows(path, ReadOptions("3", "2"), notes.append))
+    assert [(row.label, row.text) for row in found] == [("pos", "good"), ("neg", "bad")]
+    assert notes[-1].endswith("row 1 (, 0, 1) is the header and is not read as data")
+    (tmp_path / "a.jsonl").write_text('{"0": "pos", "1": "good"}\n')
+    for name, text, label in (("a.csv", "3", "1"), ("a.jsonl", "2", "1")):
+        with pytest.raises(ConfigError, match=r"1 may be column 1 or \d, which is named 1; ren"):
+            list(read_rows(tmp_path / name, ReadOptions(text, label)))
+    headless = b"3,2,good\n1,0,bad\n"
+    assert read(path, headless, text="3", label="2") == [(1, "2", "good"), (2, "0", "bad")]
 
 
 def test_options_that_do_not_fit_the_file_are_refused(tmp_path: Path) -> None:
