@@ -204,7 +204,7 @@ def delimiter_setting(group: str | None = None) -> Any:
 def encoding_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `encoding`."""
     help = (
-        "Text encoding, such as latin-1 or utf-16."
+        "Text encoding, such as cp1252 or utf-16."
         " [default: the one that the byte order mark indicates, else UTF-8]"
     )
     return setting(None, help, group=group, check=check_encoding)
@@ -294,7 +294,7 @@ def check_encoding(value: str) -> None:
         "a\n".encode(value).decode(value)
     except (LookupError, ValueError, TypeError):
         what = f"`encoding` {value} is not a known encoding"
-        raise ConfigError(what, "use an encoding such as utf-16 or latin-1") from None
+        raise ConfigError(what, "use an encoding such as cp1252 or utf-16") from None
 
 
 def named_options(config: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ _MARKS = (
 )
 # Files with these endings are always tables; other files may contain one text per line.
 TABLE_ENDINGS = frozenset({".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".json", ".parquet"})
-_SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`, such as latin-1"
+_SAVE_AS = "save it as UTF-8, or pass its encoding with `encoding`"
+# Control characters of ISO 8859. In their place, Windows has quotes, dashes and the euro sign.
+_CONTROLS, _OF_WINDOWS = re.compile("[\x80-\x9f]"), "cp1252"
 # Bytes in the longest line that is read: a file without line ends must not fill the memory.
 LONGEST = 1 << 26
 HAS_RETURN = "contains a carriage return in the middle of a line"
@@ -51,7 +54,13 @@ def text_lines(path: Path | zipfile.Path, encoding: str | None = None) -> Iterat
     """
     with open_bytes(path) as file:
         codec = encoding or _marked(file.peek()) or _UTF_8
+        is_iso = codecs.lookup(codec).name.startswith("iso8859-")
         for row, line in _decoded(file, codec, Path(str(path))):
+            if is_iso and (found := _CONTROLS.search(line)):
+                control = f"contains the control character U+{ord(found[0]):04X}"
+                what = f"{control}, so its encoding is probably {_OF_WINDOWS}"
+                remedy = f"pass `encoding` {_OF_WINDOWS}"
+                raise InputError(what, remedy, path=Path(str(path)), row=row)
             yield row, line.lstrip("\ufeff")
 
 
@@ -78,7 +87,7 @@ def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int
             # Only the last chunk has no line feed at its end, unless a chunk is too long.
             rest += decoder.decode(raw, final=not has_end and not is_long)
         except UnicodeError as error:
-            raise InputError(_undecodable(error, codec), _SAVE_AS, path=path, row=row) from error
+            raise InputError(*_undecodable(error, codec), path=path, row=row) from error
         if row == 1 and not has_end and "\n" not in rest and "\r" in rest:
             end = "\r"
         *lines, rest = rest.split(end)
@@ -105,11 +114,15 @@ def _check_zeros(raw: bytes, path: Path, row: int) -> None:
     raise InputError("contains NUL bytes, so it is not text", path=path, row=row)
 
 
-def _undecodable(error: UnicodeError, codec: str) -> str:
-    name = codec.upper() if codec == _UTF_8 else codec
+def _undecodable(error: UnicodeError, codec: str) -> tuple[str, str]:
+    """Return what is wrong and what to do."""
     if not isinstance(error, UnicodeDecodeError):
-        return f"is not {name} ({error})"
-    return f"byte {error.object[error.start]:#04x} at position {error.start + 1} is not {name}"
+        return f"is not {codec} ({error})", _SAVE_AS
+    byte, name, remedy = error.object[error.start], codec, _SAVE_AS
+    if codec == _UTF_8:
+        name = codec.upper()
+        remedy += f", such as {_OF_WINDOWS if 0x80 <= byte <= 0x9F else 'latin-1'}"
+    return f"byte {byte:#04x} at position {error.start + 1} is not {name}", remedy
 
 
 _PARQUET = b"PAR1"

@@ -146,6 +146,20 @@ def test_encodings_are_detected_or_passed(tmp_path: Path) -> None:
         all_commands(path)
 
 
+@pytest.mark.parametrize("encoding", [None, "latin-1", "iso-8859-15"])
+def test_encoding_of_windows_is_suggested(tmp_path: Path, encoding: str | None) -> None:
+    """As latin-1, its quotes would be control characters, which the tokenizer drops."""
+    path = tmp_path / "a.csv"
+    path.write_bytes("label,text\n1,café\n0,it\u2019s".encode("cp1252").replace(b"\xe9", b"e"))
+    control = (
+        r"control character U\+0092, so its encoding is probably cp1252; pass `encoding` cp1252"
+    )
+    message = control if encoding else "byte 0x92 at .* UTF-8; .* with `encoding`, such as cp1252"
+    with pytest.raises(InputError, match=f"row 3: .*{message}"):
+        all_commands(path, ReadOptions(encoding=encoding))
+    assert all_commands(path, ReadOptions(encoding="cp1252"))[1] == ("0", "it\u2019s")
+
+
 def xlsx() -> bytes:
     return zip_of("[Content_Types].xml", "xl/workbook.xml")
 
