@@ -227,8 +227,9 @@ def preparing(out: Path, **options: str) -> Reader:
     """Return a function that prepares data, and checks that an error leaves no folder."""
 
     def read(_: Path) -> object:
+        fraction = None if options.get("source") == "glue" else 0.4
         try:
-            prepare(PrepareConfig(out=str(out), dev_fraction=0.4, **options), silent, list)
+            prepare(PrepareConfig(out=str(out), dev_fraction=fraction, **options), silent, list)
         except BertAccumError:
             assert not out.exists(), "a partial output folder is left"
             raise

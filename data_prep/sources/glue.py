@@ -15,6 +15,7 @@ from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from data_prep.sources import glue_tables
 from data_prep.sources.glue_tables import COLA, MRPC, XNLI, GlueTask, glue_rows
+from data_prep.sources.published_splits import check_fractions
 from data_prep.tables.rows import Part, Row, Source
 from data_prep.tables.text_files import text_lines
 
@@ -41,6 +42,7 @@ def glue_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     """Return the rows of a folder of GLUE; its dev and test sets become splits."""
     task = _task_of(config)
     parts = _parts(config, task, note)
+    check_fractions(parts, config, task.name)
     if "dev" not in parts:
         missing = f"{parts['train'].files[0].parent}: there is no {_DEV_IDS[0]}"
         note(f"{missing}, so `dev_fraction` of the training rows become dev.tsv")

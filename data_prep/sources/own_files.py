@@ -17,15 +17,18 @@ from bertaccum.options.fields import TEST_COLUMNS, delimiter_character, tag_name
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.system.files import open_input, sha256
+from bertaccum.system.phrases import listed
 from bertaccum.system.progress import Note, Progress
 from bertaccum.system.temporary_paths import scratch_folder
-from data_prep.tables.class_folders import folder_digest
+from data_prep.sources.published_splits import check_fractions
+from data_prep.tables.class_folders import children, folder_digest
 from data_prep.tables.columns import read_options
 from data_prep.tables.rows import Part, Source
 from data_prep.tables.table import read_rows
 
 _STDIN, _DEVICE, _NAME = "-", "/dev/stdin", "standard input"
 _OPTIONS = ("train_file", "test_file")
+_LAYOUT = "name its files train, dev and test, such as train.conll"
 
 
 def own_options(config: PrepareConfig) -> dict[str, Any]:
@@ -51,8 +54,11 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     train, test = Path(config.train_file), config.test_file and Path(config.test_file)
     dev = None
     if config.task == TOKEN_CLASSIFICATION and train.is_dir():
-        train, dev, found = split_files(train)
-        test = test or found
+        found = split_files(train, note)
+        check_fractions(found, config, str(train))
+        if test and "test" in found:
+            note(f"{found['test']}: not read, because `test_file` is given")
+        train, dev, test = found["train"], found.get("dev"), test or found.get("test")
     files = train.name if not test else f"{train.name} and {test.name}"
     own = {name.removeprefix("test_"): getattr(config, name) for name in TEST_COLUMNS}
     of_test = dataclasses.replace(config, **{name: v for name, v in own.items() if v is not None})
@@ -70,33 +76,33 @@ def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:
     )
 
 
-_SPLITS = (
-    ("train", "training"),
-    ("dev", "valid", "validation", "testa", "eval"),
-    ("test", "testb"),
-)
+# Words in the names of files, such as `testa` in eng.testa.
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "development", "val", "valid", "validation"), "dev"),
+    **dict.fromkeys(("testa", "eval", "evaluation"), "dev"),
+    **dict.fromkeys(("test", "testing", "testb"), "test"),
+}
 
 
-def split_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
-    """Return the files of the training, dev and test sentences in a folder; None for no file."""
-    found: list[Path | None] = []
-    for names in _SPLITS:
-        files = [path for path in sorted(folder.iterdir()) if _stem(path) in names]
-        if len(files) > 1 or not (files or found):
-            what = f"has {len(files) or 'no'} files named {names[0]}"
-            remedy = "name its files train, dev and test, such as train.conll"
-            raise InputError(what, remedy, path=folder)
-        found.append(files[0] if files else None)
-    train, dev, test = found
-    assert train is not None
-    return train, dev, test
-
-
-def _stem(path: Path) -> str:
-    """Return the part of a file's name that tells its split, such as `testa` of eng.testa."""
-    words = re.split(r"[._-]", path.name.lower()) if path.is_file() and path.name[0] != "." else []
-    known = {name for names in _SPLITS for name in names}
-    return next((word for word in words if word in known), "")
+def split_files(folder: Path, note: Note) -> dict[str, Path]:
+    """Return the file of the sentences of each split that a folder has."""
+    found, others = dict[str, Path](), list[str]()
+    for path in children(folder)[1]:
+        words = re.split(r"[._-]", path.name.lower())
+        split = next((_SPLITS[word] for word in words if word in _SPLITS), None)
+        if split in found:
+            what = f"has two files named {split}, {found[split].name} and {path.name}"
+            raise InputError(what, _LAYOUT, path=folder)
+        if split is None:
+            others.append(path.name)
+        else:
+            found[split] = path
+    if "train" not in found:
+        raise InputError("has no file named train", _LAYOUT, path=folder)
+    if others:
+        note(f"{folder}: skipped the files that are not those of a split ({listed(others, 3)})")
+    return found
 
 
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
@@ -22,14 +22,22 @@ def published_splits(names: Collection[str], config: PrepareConfig) -> dict[str,
 
     Raises:
       InputError: The data set has no split train.
-      ConfigError: `test_fraction` is set, but the data set has a test set.
+      ConfigError: `test_fraction` or `dev_fraction` is set, but the data set has this split.
     """
     if "train" not in names:
         what = f"{config.dataset} has no split train, only {', '.join(names)}"
         raise InputError(what, "choose another `dataset`")
     known = {ours: [name for name in theirs if name in names] for ours, theirs in _SPLITS.items()}
     splits = {ours: found[0] for ours, found in known.items() if found}
-    if config.test_fraction and "test" in splits:
-        given = f"`test_fraction` {config.test_fraction} cannot be used with {config.dataset}"
-        raise ConfigError(f"{given}, which already has test rows", "omit `test_fraction`")
+    check_fractions(splits, config, str(config.dataset))
     return splits
+
+
+def check_fractions(given: Container[str], config: PrepareConfig, where: str) -> None:
+    """Raise ConfigError if rows are to be held out for a split that a source has."""
+    for split in ("test", "dev"):
+        fraction = getattr(config, f"{split}_fraction")
+        if fraction and split in given:
+            what = f"`{split}_fraction` {fraction} cannot be used with {where}"
+            remedy = f"omit `{split}_fraction`"
+            raise ConfigError(f"{what}, which already has {split} rows", remedy)

@@ -78,6 +78,9 @@ def test_texts_shared_with_a_dev_set_of_the_source_are_counted() -> None:
     few = {"train": counted(a=9, b=9), "dev": counted(a=2, b=0), "test": {"rows": 3}}
     nothing_shared = {"also_in_dev": {"texts": 0, "rows": 0}}
     assert notes(manifest(few, {"drop_duplicates": False}, **nothing_shared)) == []
+    few["test"], options = counted(a=2, b=1), {"dev_fraction": None, "test_fraction": 0.1}
+    [line] = notes(manifest(few, options, **nothing_shared))
+    assert line.startswith("note: test.tsv has only 3 rows, so")
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,8 @@ def test_mrpc_of_glue(prepared: Any, tmp_path: Path) -> None:
         lines = [(n % 2, n, n, f"{split} {n}", f"two {n}") for n in range(4)]
         write(tmp_path / f"glue/mrpc/{split}.tsv", QUALITY, *lines)
     write(tmp_path / "glue/mrpc/test.tsv", ("index", *QUALITY[1:]), (0, 1, 2, "t", "u"))
+    with pytest.raises(ConfigError, match=r"`dev_fraction` 0.2 cannot be used with MRPC, which al"):
+        prepared("MRPC", dev_fraction=0.2)
     result = prepared("MRPC")
     assert pairs_of(result, "dev") == [(str(n % 2), f"dev {n}", f"two {n}") for n in range(4)]
     assert pairs_of(result, "test") == [("t", "u")]

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.prepared_labels import read_labels
 from data_prep.labels.tag_schemes import entities, find_scheme, forbidden_tags, why_no_scheme
 from data_prep.preparation import prepare
+from data_prep.sources.own_files import own_source, split_files
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.manifest import TOOL
 from data_prep.tables.table import read_rows
@@ -412,14 +414,15 @@ def test_classifiers_refuse_conll_files(tmp_path: Path) -> None:
             list(read(path, ReadOptions(label_column=None)))
 
 
-def prepared(folder: Path, train: str, **others: str) -> dict[str, object]:
+def prepared(
+    folder: Path, train: str, options: dict[str, Any] | None = None, **others: str
+) -> dict[str, Any]:
     source = folder / "source"
     source.mkdir()
     for name, content in {"train": train, **others}.items():
         (source / f"{name}.conll").write_text(content)
-    config = PrepareConfig(
-        source="csv", task="token-classification", train_file=str(source), out=str(folder / "data")
-    )
+    given = {"source": "csv", "train_file": str(source), "out": str(folder / "data")}
+    config = PrepareConfig(task="token-classification", **given, **(options or {}))
     return prepare(config, silent, list).manifest
 
 
@@ -434,6 +437,42 @@ def test_a_folder_contains_the_splits(tmp_path: Path) -> None:
         "dev": 2,
         "test": 1,
     }
+
+
+@pytest.mark.parametrize("dev", ["val", "development", "eng.testa"])
+def test_other_files_in_a_folder_are_noted(tmp_path: Path, dev: str) -> None:
+    notes = list[str]()
+    for name in (f"{dev}.txt", "train.txt", "labels.txt", ".hidden"):
+        (tmp_path / name).write_text("")
+    found = split_files(tmp_path, notes.append)
+    assert {split: path.name for split, path in found.items()} == {
+        "dev": f"{dev}.txt",
+        "train": "train.txt",
+    }
+    assert notes == [f"{tmp_path}: skipped the files that are not those of a split (labels.txt)"]
+    (tmp_path / "valid.txt").write_text("")
+    with pytest.raises(BertAccumError, match=r"has two files named dev, .*; name its files train"):
+        split_files(tmp_path, notes.append)
+
+
+def test_test_file_replaces_that_of_the_folder(tmp_path: Path) -> None:
+    notes, test = list[str](), tmp_path / "other.conll"
+    test.write_text("a\tO\nb\tO\n")
+    (tmp_path / "in").mkdir()
+    for name in ("train", "test"):
+        (tmp_path / f"in/{name}.conll").write_text(TRAIN)
+    files = {"train_file": str(tmp_path / "in"), "test_file": str(test)}
+    config = PrepareConfig(source="csv", task="token-classification", **files)
+    source = own_source(config, silent, notes.append)
+    assert source.given["test"].where == test
+    assert notes == [f"{tmp_path / 'in/test.conll'}: not read, because `test_file` is given"]
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_fraction_of_a_split_in_the_folder_is_refused(tmp_path: Path, split: str) -> None:
+    message = f"`{split}_fraction` 0.2 cannot be used with .*, which already has {split} rows; omit"
+    with pytest.raises(ConfigError, match=message):
+        prepared(tmp_path, TRAIN, {f"{split}_fraction": 0.2}, **{split: TRAIN})
 
 
 def test_tags_that_the_scheme_forbids_are_counted_and_kept(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield that the default share of dev.tsv is larger because there are few training rows."""
     is_default = manifest["options"]["dev_fraction"] is None
     share, rows = manifest["dev_fraction"], manifest["counts"]["dev"]["rows"]
-    if is_default and share > MIN_DEV_FRACTION and rows >= _FEW and _held_out(manifest):
+    if is_default and share > MIN_DEV_FRACTION and rows >= _FEW and "dev" in _held_out(manifest):
         yield (
             f"dev.tsv has {counted(rows, 'row')}, {100 * share:.2g}% of the training rows, because"
             f" {MIN_DEV_FRACTION:.0%} would be too few to choose a checkpoint;"
@@ -178,6 +178,8 @@ def _enlarged(manifest: dict[str, Any]) -> Iterator[str]:
 
 def _held_out(manifest: dict[str, Any]) -> list[str]:
     """Return the splits that `prepare` took from the training set."""
-    if "also_in_dev" in manifest["findings"]:
-        return []
-    return ["test", "dev"] if manifest["options"].get("test_fraction") else ["dev"]
+    held_out = {
+        "test": manifest["options"].get("test_fraction"),
+        "dev": "also_in_dev" not in manifest["findings"],
+    }
+    return [split for split, is_held_out in held_out.items() if is_held_out]
