@@ -8,8 +8,10 @@ from typing import Any
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
+from bertaccum.options.fields import column_names
 from bertaccum.options.prepare import MIN_DEV_FRACTION, PrepareConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress
 from data_prep.findings import findings, missing_labels, rows_to_keep, spellings
 from data_prep.labels.checks import format_notes
@@ -48,7 +50,13 @@ def assemble(source: Source, config: PrepareConfig, progress: Progress, note: No
     given = {name: read_part(rows, name, progress) for name, rows in source.given.items()}
     _check_pairs(source, rows, given)
     task, separator = config.task or source.task, source.separator
-    kind = label_kind(source, rows, task, config.labels_as_written)
+    columns = column_names(config.label_columns)
+    named = [column for column in columns if not column.isdecimal()]
+    kind = label_kind(source, rows, task, config.labels_as_written, named)
+    if len(columns) > len(kind.labels):
+        absent = counted(len(columns) - len(kind.labels), "column")
+        what = f"ignored {absent} of `label_columns` with 0 in all rows; names keep such columns"
+        note(f"{source.train.where}: {what}")
     for line in format_notes(kind.format, kind.task, task, separator, kind.labels):
         note(f"{source.train.where}: {line}")
     if config.layout == "cola":
@@ -134,6 +142,12 @@ def _held_out(
         if not splits[name]:
             what = f"has too few different texts to hold out any of them as {name}.tsv"
             remedy = "add rows with other texts: rows with the same text stay in one split"
+            if kind.task == CLASSIFICATION and len(set(groups)) == len(groups):
+                what = f"each of the {len(groups):,} labels occurs in only one row"
+                remedy = (
+                    "add rows of each label, choose another `label_column`, or pass `task`"
+                    " regression if the labels are numbers"
+                )
             raise InputError(what, remedy, path=source.train.where)
     if rows.weights and not any(rows.weights[kept[number]] for number in splits["train"]):
         remedy = "choose another `weight_column`, or correct the weights"

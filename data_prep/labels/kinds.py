@@ -24,11 +24,18 @@ from data_prep.tables import spellings
 from data_prep.tables.rows import LABEL_SEPARATOR, Part, Rows, Source
 
 
-def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = False) -> LabelKind:
+def label_kind(
+    source: Source,
+    rows: Rows,
+    task: str | None,
+    as_written: bool = False,
+    columns: Iterable[str] = (),
+) -> LabelKind:
     """Return the labels of the training rows.
 
     Args:
       task: The kind of task. None means what the labels suit; see `likely_task`.
+      columns: Labels of a multi-label task that may occur in no training row.
     """
     if task is None:
         task = likely_task(rows.classes, source.train.where)
@@ -36,8 +43,10 @@ def label_kind(source: Source, rows: Rows, task: str | None, as_written: bool = 
         return _Scores(source.train, rows)
     if task == TOKEN_CLASSIFICATION:
         return _TagSequences(source, rows)
-    kind = _LabelSets if task == MULTI_LABEL else _Classes
-    return kind(source, rows, as_written or source.joined or bool(source.order))
+    as_written = as_written or source.joined or bool(source.order)
+    if task == MULTI_LABEL:
+        return _LabelSets(source, rows, as_written, columns)
+    return _Classes(source, rows, as_written)
 
 
 def label_cells(kind: LabelKind, part: Part, rows: Rows) -> list[bytes]:
@@ -160,7 +169,9 @@ class _LabelSets:
 
     task = MULTI_LABEL
 
-    def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
+    def __init__(
+        self, source: Source, rows: Rows, as_written: bool, columns: Iterable[str]
+    ) -> None:
         order, part, by = source.order, source.train, source.separator
         joined = LabelFormat(by, lists=False)
         self.format = joined if source.joined else set_format(rows.classes, by)
@@ -171,7 +182,7 @@ class _LabelSets:
             remedy = "add rows of other labels, or choose another `label_separator`"
             raise InputError(f"has {only}", remedy, path=part.where)
         check_labels(self.format, labels, rows.classes, part.where)
-        self.labels = list(order) or _sorted(names)
+        self.labels = list(order) or _sorted({*names, *columns})
         self.find = spellings.class_finder(self.labels, as_written)
         self.numbers = {label: number for number, label in enumerate(self.labels)}
 

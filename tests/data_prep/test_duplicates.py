@@ -9,6 +9,8 @@ import pytest
 from preparing import run
 
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.prepare import PrepareConfig
+from data_prep.sources.published_splits import published_splits
 from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]
@@ -98,6 +100,12 @@ def test_one_text_per_class_cannot_be_held_out(prepared: Any) -> None:
         prepared([("yes", "good"), ("no", "bad")] * 10)
 
 
+def test_labels_that_tell_rows_apart_are_refused(prepared: Any) -> None:
+    message = "each of the 30 labels occurs in only one row; .* another `label_column`, or .* regr"
+    with pytest.raises(InputError, match=message):
+        prepared([(str(number), f"text {number}") for number in range(30)])
+
+
 def test_manifest_lists_rows_of_conflicting_labels(prepared: Any) -> None:
     rows: Rows = [("yes", "both"), *DIFFERENT, ("yes", "both"), ("no", "both")]
     _, manifest = prepared(rows)
@@ -148,3 +156,13 @@ def test_conflicting_test_fraction_is_refused(options: dict[str, Any], message: 
     given = {"source": "csv", "train_file": "mine.csv", "test_fraction": 0.3}
     with pytest.raises(ConfigError, match=message):
         run(**given | options)
+
+
+@pytest.mark.parametrize("split", ["test", "dev"])
+def test_fraction_of_a_published_split_is_refused(split: str) -> None:
+    config = PrepareConfig(source="hub", dataset="owner/name", **{f"{split}_fraction": 0.3})
+    message = (
+        f"`{split}_fraction` 0.3 cannot be used with owner/name, which already has {split} row"
+    )
+    with pytest.raises(ConfigError, match=message):
+        published_splits(["train", "validation", "test"], config)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from preparing import run
 
+from bertaccum.cli.display.data_notes import notes
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import EvalConfig
 from bertaccum.options.prepare import PrepareConfig
@@ -236,6 +237,21 @@ def test_columns_of_0_and_1_are_labels(prepared: Prepare, columns: str) -> None:
     assert result.manifest["labels"] == ["anger", "joy"]
 
 
+def test_column_without_any_1_stays_a_label(prepared: Prepare, tmp_path: Path) -> None:
+    """A model has as many outputs as the user asked for."""
+    test = {"text": ["t"], "joy": [0], "anger": [0], "disgust": [1]}
+    columns = {"label_columns": "joy,anger,disgust"}
+    manifest = prepared(FLAGS | {"disgust": [0] * 6}, test, **columns).manifest
+    assert manifest["labels"] == ["anger", "disgust", "joy"]
+    assert any("no rows labeled disgust" in line for line in notes(manifest))
+    said = list[str]()
+    path, out = str(tmp_path / "train_file.csv"), str(tmp_path / "numbers")
+    run(said.append, source="csv", train_file=path, label_columns="2,3,4", out=out)
+    assert said[-1].endswith(
+        "ignored 1 column of `label_columns` with 0 in all rows; names keep such columns"
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "names"),
     [
@@ -261,6 +277,8 @@ def test_columns_of_0_and_1_without_header_are_named_by_number(tmp_path: Path) -
     path.write_text("1,0,some text\n1,1,some text\n0,0,some text\n")
     reading = ReadOptions("3", label_columns=("1", "2"), label_separator="/")
     assert [row.label for row in read_rows(path, reading)] == ["1", "1/2", "/"]
+    path.write_text("1,1,some text\n")
+    assert [row.label for row in read_rows(path, reading)] == ["1/2"]
 
 
 def test_columns_of_0_and_1_are_read_from_json_lines(tmp_path: Path) -> None:
