@@ -214,7 +214,7 @@ class _Split:
     note: Note
 
     def part(self) -> Part:
-        """Return the rows, of which those without a label are skipped."""
+        """Return the rows, of which those without a class are skipped."""
         return Part(self.where, self._labeled(), files=self.paths)
 
     def has_labels(self) -> bool:
@@ -230,7 +230,7 @@ class _Split:
     def _labeled(self) -> Iterator[Row]:
         missing = 0
         for number, row in enumerate(self._rows(self.note), 1):
-            if row.label == _UNLABELED and not self.label.is_float:
+            if row.label == _UNLABELED and self.label.names:  # Else -1 may be a class.
                 missing += 1
             else:
                 yield row._replace(row=number, label=self._named(row))

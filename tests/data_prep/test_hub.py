@@ -185,6 +185,17 @@ def test_lists_of_classes_and_scores(client: HubClient) -> None:
     assert "owner/stsb test: has no labels" in told
 
 
+def test_number_below_0_is_a_class_unless_classes_have_names(client: HubClient) -> None:
+    texts, labels = [f"text {n}" for n in range(12)], [-1, 0, 1] * 4
+    files = {"train.parquet": table(text=texts, label=labels)}
+    files["test.parquet"] = table(text=texts, label=[-1] * 12)
+    client.hub.add("owner/polarity", files, "dataset")
+    told, folder = prepared(client, name="owner/polarity")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["-1", "0", "1"]
+    assert len(rows(folder, "train") + rows(folder, "dev")) == 12
+    assert "owner/polarity test: has no labels" in told
+
+
 def test_other_kinds_of_labels(client: HubClient) -> None:
     texts, lists = [f"text {n}" for n in range(12)], [["a"], ["b", "a|c"], []] * 4
     strings = {"labels": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}}
