@@ -20,10 +20,12 @@ import numpy as np
 
 from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.data.truncation import Truncation
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.system.progress import Progress
 from bertaccum.tasks.labels import Labels
 from data_prep.tables.corpus import Corpus
 from data_prep.tables.manifest import is_prepared
+from data_prep.tables.text_files import ending
 
 # Increment these numbers if the same inputs would result in a different store of a TSV, or of a
 # corpus.
@@ -141,17 +143,28 @@ def store_digest(tsv: Path, contents: str, labels: Labels, tokenization: Tokeniz
     table = [contents, is_prepared(tsv)]
     of_labels = [labels.values, labels.pairs, labels.task, labels.mean, labels.std]
     of_labels += [labels.format] if labels.format else []
+    # The names decide which tag `label_pieces` all gives to the other pieces of a word.
+    of_labels += [labels.names] if labels.task == TOKEN_CLASSIFICATION else []
     key = json.dumps([_FORMAT, table, of_labels, tokenization.identity()])
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
-def unlabelled_digest(contents: str, labels: Labels, tokenization: Tokenization) -> str:
+def unlabelled_identity(path: Path, contents: str) -> list[object]:
+    """Return values for JSON that differ for files of other texts without labels.
+
+    The ending decides whether a file is a table or has one text per line.
+    """
+    return ["unlabelled", ending(path), is_prepared(path), contents]
+
+
+def unlabelled_digest(path: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:
     """Return the name of the token store of a file of texts without labels.
 
     Args:
       contents: Digest of the file.
     """
-    key = [_FORMAT, "unlabelled", contents, labels.pairs, labels.task, tokenization.identity()]
+    texts = unlabelled_identity(path, contents)
+    key = [_FORMAT, *texts, labels.pairs, labels.task, tokenization.identity()]
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
 
 

@@ -13,7 +13,7 @@ from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import NO_CHECKPOINT, ModelSource
 from bertaccum.bert.tokenization import tokenization_of
 from bertaccum.data.run_inputs import RunInputs, Teacher, Unlabelled
-from bertaccum.data.token_store import unlabelled_digest
+from bertaccum.data.token_store import unlabelled_digest, unlabelled_identity
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from bertaccum.options.commands import StepConfig, TrainConfig
 from bertaccum.options.fields import field_names
@@ -85,7 +85,8 @@ def _unlabelled(config: TrainConfig, inputs: RunInputs) -> Unlabelled:
         raise InputError(what, "choose another file with `unlabelled`", path=path)
     config = dataclasses.replace(config, task=inputs.labels.task)
     tokenization, digest = tokenization_of(inputs.vocabulary, config, training=True), sha256(path)
-    return Unlabelled(path, digest, unlabelled_digest(digest, inputs.labels, tokenization))
+    store = unlabelled_digest(path, digest, inputs.labels, tokenization)
+    return Unlabelled(path, digest, store)
 
 
 def _teacher(config: TrainConfig, named: str, inputs: RunInputs, progress: Progress) -> Teacher:
@@ -102,7 +103,7 @@ def _teacher(config: TrainConfig, named: str, inputs: RunInputs, progress: Progr
     ]
     texts: list[Any] = [[inputs.tsv_digests[0], is_prepared(inputs.tsvs[0])]]
     if inputs.unlabelled is not None:
-        texts.append(["unlabelled", inputs.unlabelled.digest])
+        texts.append(unlabelled_identity(inputs.unlabelled.path, inputs.unlabelled.digest))
     keys = (json.dumps([model, one]).encode() for one in texts)
     digests = [hashlib.sha256(key).hexdigest()[:32] for key in keys]
     return Teacher(digests, found, mapping, source.pinned)

@@ -16,7 +16,7 @@ from small import DAMAGES, Notes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from bertaccum.data.token_store import TokenStore, save_array
+from bertaccum.data.token_store import TokenStore, save_array, store_digest, unlabelled_digest
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
@@ -405,6 +405,21 @@ def test_token_store_depends_on_the_format_of_the_labels(tmp_path: Path) -> None
     for own, expected in ((labels, [[1, 1]]), (flags, [[0, 1]])):
         store = open_store(dev, make_task(own), Tokenization(Vocabulary(WORDS), 8), silent)
         assert store.labels.tolist() == expected
+
+
+def test_token_store_depends_on_the_names_of_tags() -> None:
+    """With `label_pieces` all, they decide the tag of the pieces after the first one."""
+    tokenization, numbered = Tokenization(Vocabulary(WORDS), 8, words="all"), ["0", "1", "2"]
+    names = (["O", "B-PER", "I-PER"], ["O", "I-PER", "B-PER"])
+    tags = (Labels(numbered, own, task="token-classification") for own in names)
+    assert len({store_digest(Path("a.tsv"), "", own, tokenization) for own in tags}) == 2
+
+
+def test_store_of_unlabeled_texts_depends_on_the_ending_of_the_file() -> None:
+    """Each line of a .txt file is a text, but the first line of a .csv file is a header."""
+    tokenization, paths = Tokenization(Vocabulary(WORDS), 8), map(Path, ("a.txt", "a.csv", "b.csv"))
+    digests = [unlabelled_digest(path, "", LABELS, tokenization) for path in paths]
+    assert digests[0] != digests[1] == digests[2]
 
 
 EMOTIONS = Labels(["0", "1", "2"], ["anger", "fear", "joy"], task="multi-label")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,14 @@ def test_commands_show_the_teacher_and_the_number_of_unlabeled_texts(
     assert [json.loads(line)["loss"] for line in one.splitlines()] == [
         json.loads(line)["loss"] for line in two.splitlines()
     ]
+
+
+def test_logits_depend_on_the_ending_of_the_file(student: dict[str, Any]) -> None:
+    shutil.copy("more.csv", "more.txt")
+    found = [run_inputs(TrainConfig(**student), silent)]
+    found.append(run_inputs(TrainConfig(**student | {"unlabelled": "more.txt"}), silent))
+    (labeled, table), (same, lines) = (own.teacher.digests for own in found if own.teacher)
+    assert labeled == same and table != lines
 
 
 def test_seeds_sweeps_and_rates_use_one_computation(student: dict[str, Any]) -> None:
