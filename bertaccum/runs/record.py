@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +13,9 @@ from typing import Any
 
 from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.options.commands import TrainConfig
+from bertaccum.options.fields import field_names
 from bertaccum.options.metrics import metric_of
-from bertaccum.options.pretraining import train_config
+from bertaccum.options.pretraining import HIDDEN, train_config
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import open_input, read_mapping
 
@@ -142,6 +143,26 @@ def read_run_config(run: Path) -> TrainConfig:
         raise InputError(
             f"is not the configuration of a run ({reason(error)})", path=path
         ) from None
+
+
+def config_to_resume(run: Path, asked: Iterable[str]) -> TrainConfig:
+    """Return the configuration with which a run began.
+
+    Args:
+      run: Run folder.
+      asked: Names of the options that the user set.
+
+    Raises:
+      ConfigError: An option is one of the other command, so it has no effect.
+      InputError: There is no run in the folder, or its configuration is damaged.
+    """
+    config = read_run_config(run)
+    command, hidden = ("pretrain", HIDDEN) if config.predicts_masked else ("train", frozenset())
+    for name in asked:
+        if name not in field_names(type(config)) - hidden:
+            what = f"`{name}` has no effect on {run}, which began with `bertaccum {command}`"
+            raise ConfigError(what, f"omit `{name}`")
+    return config
 
 
 @contextmanager

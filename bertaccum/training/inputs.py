@@ -30,7 +30,7 @@ from bertaccum.options.fields import AUTO, tracker_names
 from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
-from bertaccum.runs.record import read_run_config
+from bertaccum.runs.record import config_to_resume, read_run_config
 from bertaccum.system.files import check_writable
 from bertaccum.system.hub_errors import UnreachableError
 from bertaccum.system.hub_names import model_named, parse_pinned
@@ -275,7 +275,7 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
     if describes_workers(options.get("strategy", AUTO)):
         return None
     new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
-    config = dataclasses.replace(read_run_config(run), **new)
+    config = dataclasses.replace(config_to_resume(run, options), **new)
     try:
         return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
     except UnreachableError as error:

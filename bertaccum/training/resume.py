@@ -21,7 +21,13 @@ from bertaccum.options.fields import AUTO, ON
 from bertaccum.options.pretraining import text_paths
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
-from bertaccum.runs.record import OUT_OF_MEMORY, read_run_config, undamaged, whole_lines
+from bertaccum.runs.record import (
+    OUT_OF_MEMORY,
+    config_to_resume,
+    read_run_config,
+    undamaged,
+    whole_lines,
+)
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import read_json, read_mapping
 from bertaccum.system.hub_names import model_named, parse_pinned
@@ -72,7 +78,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
       asked: Options that the user set. Those that affect the updates must have their old values.
 
     Raises:
-      ConfigError: An option would change the updates, or `out` is set.
+      ConfigError: An option would change the updates or has no effect, or `out` is set.
       InputError: The folder contains no run, or its config.yaml was edited in a way that would
         change the updates.
     """
@@ -80,25 +86,49 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         raise ConfigError(
             f"`resume` {run} and `out` {asked['out']} both name the run folder", "omit `out`"
         )
-    began, free = read_run_config(run), {}
+    began = config_to_resume(run, asked)
     _check_options(run, began)
-    other, deciding = [], deciding_options(began)
-    for field in dataclasses.fields(began):
-        # A run keeps what `auto` chose when it began.
-        automatic = field.name in ("precision", "compile") and asked.get(field.name) == AUTO
-        if field.name not in asked or automatic:
-            continue
-        value, was = asked[field.name], getattr(began, field.name)
-        if field.metadata["free"] and field.name not in deciding:
-            free[field.name] = value
-        elif not _is_same(field.name, value, began):
-            other.append(f"`{field.name}` to {value} (was {was})")
-    if other:
+    fixed = _fixed_options(began)
+    # A run keeps what `auto` chose when it began.
+    kept = [name for name in ("precision", "compile") if asked.get(name) == AUTO]
+    wanted = {name: asked[name] for name in asked.keys() & fixed - {*kept}}
+    if other := _changes(run, began, wanted):
         raise ConfigError(
-            f"`resume` {run} cannot change {', '.join(other)}",
+            f"`resume` {run} cannot change {other}",
             "omit these options, or start a new run with another `out`",
         )
+    free = {name: value for name, value in asked.items() if name not in fixed}
     return dataclasses.replace(began, **free, out=str(run))
+
+
+def check_same_options(run: Path, config: TrainConfig) -> None:
+    """Raise ConfigError if a run began with other options than `config`, apart from its seed."""
+    began = read_run_config(run)
+    wanted = {name: getattr(config, name) for name in _fixed_options(began) - {"out", "seed"}}
+    if other := _changes(run, began, wanted):
+        raise ConfigError(
+            f"`out` contains the run {run}, which cannot change {other}",
+            "repeat the options with which it began, or choose another `out`",
+        )
+
+
+def _fixed_options(began: TrainConfig) -> set[str]:
+    """Return the options that must keep their values while a run is resumed."""
+    fixed = {field.name for field in dataclasses.fields(began) if not field.metadata["free"]}
+    return fixed | deciding_options(began).keys()
+
+
+def _changes(run: Path, began: TrainConfig, wanted: dict[str, Any]) -> str:
+    """Return the options whose values differ from those with which a run began, for a message."""
+    with undamaged(run):
+        named = set((read_mapping(RunPaths(run).inputs) or {}).get("named", []))
+    # The program chose the values of options that were not set.
+    chosen = {name for name, value in wanted.items() if value in (None, AUTO)} - named
+    return ", ".join(
+        f"`{name}` to {'its default' if wanted[name] is None else wanted[name]} (was {was})"
+        for name, was in vars(began).items()
+        if name in wanted.keys() - chosen and not _is_same(name, wanted[name], began)
+    )
 
 
 def deciding_options(config: TrainConfig) -> dict[str, Any]:

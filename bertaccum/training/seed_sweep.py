@@ -17,6 +17,7 @@ from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import METRICS
+from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.atomic import write_text
@@ -24,8 +25,8 @@ from bertaccum.system.files import json_text, read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, RunResult, Stopped, collect
-from bertaccum.training.inputs import with_commit
-from bertaccum.training.resume import resumed_config
+from bertaccum.training.inputs import run_inputs, with_commit
+from bertaccum.training.resume import check_inputs, check_same_options, resumed_config
 from bertaccum.training.train import resume, train
 
 # Raising these options makes a finished run continue.
@@ -65,6 +66,7 @@ def train_seeds(
     Raises:
       ConfigError: The environment describes several workers, or the folder contains runs with other
         options.
+      InputError: The data or the model have changed since a run in the folder began.
     """
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
@@ -73,6 +75,7 @@ def train_seeds(
         )
     asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     config = with_commit(config, out, progress)
+    check_repeated(config, out, seeds, progress)
     for seed in range(config.seed, config.seed + seeds):
         path = RunPaths(seed_folder(out, seed))
         if (summary := _finished_summary(path, asked)) is not None:
@@ -88,6 +91,23 @@ def train_seeds(
             if isinstance(event, Stopped):
                 return
         free_models()
+
+
+def check_repeated(config: TrainConfig, out: Path, seeds: int, progress: Progress) -> None:
+    """Check that the runs in a folder, even finished ones, are those that `config` describes.
+
+    Raises:
+      ConfigError: A run has other options.
+      InputError: The data or the model have changed since a run began.
+    """
+    folders = [RunFolder(seed_folder(out, config.seed + number)) for number in range(seeds)]
+    begun = [folder for folder in folders if folder.config.exists()]
+    for folder in begun:
+        check_same_options(folder.path, config)
+    if begun:
+        inputs = run_inputs(config, progress)
+        for folder in begun:
+            check_inputs(folder, inputs)
 
 
 def free_models() -> None:

@@ -31,7 +31,7 @@ from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import with_commit
-from bertaccum.training.seed_sweep import train_seeds
+from bertaccum.training.seed_sweep import check_repeated, train_seeds
 from data_prep.tables.tsv import read_tsv
 
 # The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
@@ -185,7 +185,16 @@ class Sweep:
     def events(
         self, progress: Progress, stopping: Stopping | None = None
     ) -> Generator[Event, None, None]:
-        """Train, and yield the events of all runs."""
+        """Train, and yield the events of all runs.
+
+        Raises:
+          ConfigError, InputError: Options, the data or the model changed since a run began.
+        """
+        for cell in self.cells:
+            if (folder := self._folder / cell.name).is_dir():
+                own = dataclasses.replace(self._config, **cell.options)
+                own = with_commit(own, self._folder, progress)
+                check_repeated(own, folder, self._seeds, progress)
         left = self.cells
         for fraction in self._rounds:
             for cell in left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def _locked(folder: RunFolder, topology: Topology) -> contextlib.AbstractContext
     return folder.locked() if topology.chief else contextlib.nullcontext()
 
 
-def _create_folder(run: Run, named: Iterable[str]) -> None:
+def _create_folder(run: Run, named: dict[str, Any]) -> None:
     """Create the run folder with the run's configuration and inputs."""
     setup = run.setup
     stores = {"train.tsv": setup.train_store, "dev.tsv": setup.dev_store}
@@ -219,7 +219,8 @@ def _create_folder(run: Run, named: Iterable[str]) -> None:
             for name, store in stores.items()
             if store.truncation
         },
-        "named": sorted(set(named) - {"out"}),
+        # With None or `auto`, the program chooses the value.
+        "named": sorted(n for n, v in named.items() if v not in (None, AUTO) and n != "out"),
     }
     run.folder.create(setup.config, inputs)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,12 +21,16 @@ from small import write_small_task
 
 from bertaccum import api
 from bertaccum.data.windows import updates_between
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
+from bertaccum.training import seed_sweep
 from bertaccum.training.checkpoints import Position
 from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
+from bertaccum.training.inputs import run_inputs
+from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.seed_sweep import write_spread
 from bertaccum.training.train import resume, train
 from bertaccum.training.updater import Updater
@@ -162,6 +168,46 @@ def test_seeds_need_out_and_a_single_process(
     monkeypatch.setenv("TF_CONFIG", json.dumps(workers))
     with pytest.raises(ConfigError, match="`seeds` is for one process"):
         api.train_seeds(2, config("many"))
+
+
+def test_repeated_command_returns_finished_runs(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It names all options, also those for which the program chooses a value.
+    options = vars(config("many", max_updates=0))
+    list(api.training_events(seeds=2, **options))
+    for name in ("train", "resume"):
+        monkeypatch.setattr(seed_sweep, name, mock.Mock(side_effect=AssertionError(name)))
+    again = list(api.training_events(seeds=2, **options))
+    assert [type(event) for event in again] == [Finished, Finished]
+
+
+def test_finished_runs_with_other_options_or_data_are_refused(config: Any, tmp_path: Path) -> None:
+    asked = config("many", learning_rate=1e-3, dropout_stream="micro-batch", max_updates=1)
+    inputs = inputs_of(run_inputs(asked, silent)) | {"options": {}, "named": ["learning_rate"]}
+    for seed in range(2):
+        folder = RunFolder(Path(asked.out, f"seed-{seed}"))
+        chosen = {"precision": "float32", "compile": "off", "best_by": "accuracy", "seed": seed}
+        folder.create(dataclasses.replace(resolved_config(asked, "none"), **chosen), inputs)
+        folder.write_json(folder.summary, {"updates": 1})
+
+    def repeat(**options: Any) -> list[Any]:
+        return list(api.training_events(dataclasses.replace(asked, **options), seeds=2))
+
+    assert repeat() == repeat(keep=1, precision="auto") == [Finished({"updates": 1})] * 2
+    for options, message in (
+        ({"learning_rate": None}, "`learning_rate` to its default (was 0.001)"),
+        ({"dropout": 0.3}, "`dropout` to 0.3 (was 0.1)"),
+        ({"max_seq_length": 20, "micro_batch": 4}, "`max_seq_length` to 20 (was 16), `micro_b"),
+        ({"freeze": "embeddings"}, "`freeze` to embeddings (was none)"),
+    ):
+        said = re.escape(f"seed-0, which cannot change {message}")
+        with pytest.raises(ConfigError, match=said):
+            repeat(**options)
+    with (tmp_path / "reviews/train.tsv").open("a") as file:
+        file.write("1\tgood food\n")
+    with pytest.raises(InputError, match=r"seed-0: train\.tsv changed since this run began"):
+        repeat()
 
 
 @pytest.mark.slow

@@ -39,6 +39,9 @@ WRONG = {
     "train --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
     "train --resume nope": "nope: there is no run here",
     "train --resume run": "gone/train.tsv: there is no such file",
+    "pretrain --resume run --text t.txt": "--text has no effect on run, which began with",
+    "pretrain --resume run --max-tokens 9": "--max-tokens has no effect on run, which began with",
+    "train --resume read --data other": "--data has no effect on read, which began with",
     "train --data reviews --seeds 2": "several runs need --out",
     "train --data reviews --seeds 2 --out run": "--out run is a run folder",
     "plan --data nope": "nope/train.tsv: there is no such file",
@@ -68,12 +71,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
     """Return the exit code and last line of stderr for each command in `WRONG`."""
     folder = tmp_path_factory.mktemp("preflight")
     write_small_task(folder / "reviews", train=4, dev=2)
-    for name in ("here", "damaged", "run"):
+    for name in ("here", "damaged", "run", "read"):
         (folder / name).mkdir()
     for tsv in ("train.tsv", "dev.tsv"):
         (folder / "damaged" / tsv).write_text("no columns\n")
     os.mkfifo(folder / "pipe")
     (folder / "run/config.yaml").write_text("data: gone\n")
+    (folder / "read/config.yaml").write_text("task: masked-lm\ntext: reviews/train.tsv\n")
     (folder / "done/best").mkdir(parents=True)
     (folder / "done/config.yaml").write_text("data: reviews\n")
     done = subprocess.run(

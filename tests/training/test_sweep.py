@@ -13,12 +13,16 @@ import pytest
 from small import write_small_task
 
 from bertaccum import api
+from bertaccum.cli.commands.sweep import _best
 from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.training import seed_sweep
 from bertaccum.training.events import Event, Finished, Stopped
+from bertaccum.training.inputs import run_inputs
+from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
 
 # With 320 rows and three epochs, batches of 16 take 60 updates, and batches of 32 take 30.
@@ -154,6 +158,20 @@ def test_other_options_need_another_folder(tmp_path: Path) -> None:
         run(tmp_path, Trainer())
 
 
+def test_changed_data_need_another_folder(tmp_path: Path) -> None:
+    encoder, data = write_small_task(tmp_path / "reviews", train=4, dev=2), tmp_path / "reviews"
+    options = {"data": str(data), "bert_config": str(encoder), "init_checkpoint": "none"}
+    options |= {"max_seq_length": 12}
+    run(tmp_path, Trainer(), **options)
+    cell = TrainConfig(**options, target_batch=32, learning_rate=5e-5)
+    folder = RunFolder(tmp_path / "target_batch=32,learning_rate=5e-05/seed-0")
+    folder.create(resolved_config(cell, "none"), inputs_of(run_inputs(cell, silent)))
+    run(tmp_path, Trainer(), **options)
+    (data / "dev.tsv").write_text("label\ttext\n1\tgood\n0\tbad\n")
+    with pytest.raises(InputError, match=r"seed-0: dev\.tsv changed since this run began"):
+        run(tmp_path, Trainer(), **options)
+
+
 @pytest.mark.parametrize("key", ["best_by", "cells", "rounds", "score", "seconds"])
 def test_damaged_record_of_a_sweep_is_refused(tmp_path: Path, key: str) -> None:
     run(tmp_path, Trainer())
@@ -174,6 +192,12 @@ def test_invalid_grids_are_refused() -> None:
     for grid in ({"seed": [1, 2]}, {}, {"epochs": []}, {"learning_rate": [1e-5, -1.0]}):
         with pytest.raises(ConfigError):
             cells_of(config, grid)
+
+
+def test_best_command_has_only_flags_of_train() -> None:
+    named = {"calibrate": False, "lower_case": False, "keep_head": True, "out": "sweep"}
+    command = _best(named, {"best": {"epochs": 2.0}})
+    assert command == "bertaccum train --no-lower-case --keep-head --epochs 2.0"
 
 
 def sweep(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from typing import Any
 
@@ -90,9 +91,12 @@ def _best(named: dict[str, Any], result: dict[str, Any]) -> str:
     if result["best"] is None:
         return ""
     values = {name: value for name, value in named.items() if name != "out"} | result["best"]
+    switches = {f.name for f in dataclasses.fields(TrainConfig) if f.metadata["switch"]}
     words = ["bertaccum", "train"]
     for name, value in values.items():
         flag = name.replace("_", "-")
-        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else []
-        words += [] if isinstance(value, bool) or value is None else [f"--{flag}", str(value)]
+        if value is True or (value is False and name in switches):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None and value is not False:
+            words += [f"--{flag}", str(value)]
     return shlex.join(words)
