@@ -270,7 +270,7 @@ def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         if argument is not None and is_named("run"):
             what = f"RUN {argument} and --run {run} both name the run"
             raise ConfigError(what, "omit one of the two")
-        return command(run=argument or run, **options)
+        return command(run=run if argument is None else argument, **options)
 
     return wrapped
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
@@ -317,6 +317,10 @@ class StepConfig(Options):
             name = "pool" if self.stride is None else "stride"
             what = f"`{name}` {getattr(self, name)} has no effect without `windows`"
             raise ConfigError(what, f"set `windows` to at least 2, or omit `{name}`")
+        if self.truncate != HEAD_TAIL and self.head_fraction != StepConfig.head_fraction:
+            how = f"`truncate` {HEAD_TAIL}"
+            what = f"`head_fraction` {self.head_fraction} has no effect without {how}"
+            raise ConfigError(what, f"set {how}, or omit `head_fraction`")
         for name in ("truncate", "pool"):
             if self.tags_words and getattr(self, name) != getattr(StepConfig, name):
                 what = f"`{name}` {getattr(self, name)} does not suit the task {self.task}"
@@ -595,6 +599,19 @@ class PredictConfig(ShowConfig):
     batch: int = _batch_setting()
     memory_limit: str | None = fields.memory_limit_setting()
 
+    _of_file: ClassVar[list[str]] = ["text_column", "text_pair_column", "delimiter", "encoding"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = fields.named_options(self).keys()
+        if self.file is None and named & {*self._of_file}:
+            *most, last = (f"`{name}`" for name in self._of_file)
+            what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
+            raise ConfigError(what, "add `file`, or omit these options")
+        if self.file == "-" and (unused := named & {*self._of_file} - {"encoding"}):
+            what = f"`{min(unused)}` has no effect on stdin, of which each line is a text"
+            raise ConfigError(what, f"write the table to a file, or omit `{min(unused)}`")
+
 
 @dataclass(frozen=True)
 class _SplitConfig(ShowConfig):
@@ -656,18 +673,18 @@ class EvalConfig(PredictConfig, _SplitConfig):
         " this machine. `bertaccum compare` then draws both beside the score.",
     )
 
+    _of_file: ClassVar[list[str]] = [
+        *("text_column", "text_pair_column", "label_form", "label_column", "label_columns"),
+        *("label_separator", "delimiter", "encoding"),
+    ]
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = ["text_column", "text_pair_column", "label_form", "label_column", "label_columns"]
-        own = [*columns, "label_separator", "delimiter", "encoding"]
+        _refuse_both(self, "split", "file", "the rows to evaluate on")
         if self.quantize == INT8 and (self.calibrate is not None or self.thresholds is not None):
             name = "calibrate" if self.thresholds is None else "thresholds"
             what = f"`{name}` fits the run's own weights, not those of `quantize` {INT8}"
             raise ConfigError(what, "omit one of the two")
-        if self.file is None and fields.named_options(self).keys() & set(own):
-            *most, last = (f"`{name}`" for name in own)
-            what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
-            raise ConfigError(what, "add `file`, or omit these options")
 
 
 @dataclass(frozen=True)

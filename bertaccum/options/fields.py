@@ -138,6 +138,8 @@ def problem_of(field: dataclasses.Field[Any], value: Any) -> str | None:
     if numbers is None and not isinstance(value, str):
         return "is not text"
     if numbers is None:
+        if known["path"] and not value.strip():
+            return "is empty; pass a path, or omit it"
         # The name of a model may be an address, about which `find_model` has more to say.
         is_path = known["path"] and field.name != "init_checkpoint"
         where = "is an address; use a path on this machine"

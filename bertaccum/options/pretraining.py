@@ -42,15 +42,17 @@ class PretrainConfig(TrainConfig):
     The default batch and learning rate are those with which Devlin et al. 2019 pretrained BERT.
     """
 
+    data: str = data_option("", "The value of `text`.", free=True)
     text: str | None = data_option(
         None,
         "Texts to read: files or folders, separated by commas. Plain text, CSV, TSV or JSON Lines,"
         " each also as .gz, Parquet, or a data folder of `bertaccum prepare`, whose train.tsv is"
         " read.",
         free=True,
+        path=True,
     )
     text_column: str = data_option(
-        "text", "Name or 1-based number of the column of texts in tables.", free=True
+        "text", "Name or 1-based number of the column of texts in tables."
     )
     delimiter: str | None = delimiter_setting(DATA)
     encoding: str | None = encoding_setting(DATA)

@@ -47,6 +47,27 @@ def test_addresses_are_no_paths(command: str) -> None:
                 config(**{name: address})
 
 
+@pytest.mark.parametrize("command", CONFIGS)
+def test_empty_paths_are_errors(command: str) -> None:
+    """They often come from a variable of the shell that is not set."""
+    for field in dataclasses.fields(CONFIGS[command]):
+        for value in ("", " ") if field.metadata["path"] else ():
+            with pytest.raises(ConfigError, match=f"^`{field.name}` is empty; pass a path, or om"):
+                CONFIGS[command](**{field.name: value})
+
+
+def test_empty_values_are_no_defaults(tmp_path: Path, program: Any) -> None:
+    config = tmp_path / "r.yaml"
+    config.write_text('init_checkpoint: ""\n')
+    for arguments, message in (
+        (("train", "--config", config), "error: --init-checkpoint is empty"),
+        (("pretrain", "--text", ""), "error: --text is empty"),
+        (("show", ""), "error: .: there is no run here"),
+    ):
+        code, _, error = program(*arguments)
+        assert code == 2 and error.splitlines()[-1].startswith(message), error
+
+
 def wrong_values() -> Iterator[Any]:
     """Yield a command, a flag, an invalid value and a regular expression for the error message."""
     for command, config in CONFIGS.items():
@@ -165,6 +186,10 @@ def test_error_names_an_invalid_delimiter_or_encoding(
         (EvalConfig, {"text_column": "body"}, ["`text_column`", "`file`"]),
         (PrepareConfig, {"delimiter": "tab"}, ["`delimiter`", "`source` yelp"]),
         (EvalConfig, {"encoding": "utf-16"}, ["`encoding`", "`file`"]),
+        (EvalConfig, {"split": "dev", "file": "a.csv"}, ["`split` dev", "`file` a.csv"]),
+        (PredictConfig, {"text_column": "body"}, ["`text_column`", "`file`"]),
+        (PredictConfig, {"delimiter": "tab", "file": "-"}, ["`delimiter` has no effect on stdin"]),
+        (TrainConfig, {"head_fraction": 0.5}, ["`head_fraction` 0.5", "`truncate` head-tail"]),
     ],
     ids=str,
 )
