@@ -291,7 +291,9 @@ def _events(
 
         return resume_run(Path(resume), options, progress, stopping, inputs)
     whole = configured(kind, config, options)
-    named = options if config is None else named_options(whole)
+    hidden = HIDDEN if kind is PretrainConfig else frozenset()
+    given = {name: value for name, value in named_options(whole).items() if name not in hidden}
+    named = options if config is None else given
     inputs = check_run(whole, progress)
     from bertaccum.training.train import train as start_run
 

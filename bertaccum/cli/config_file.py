@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
 from bertaccum.cli.options import FieldOption, explained_option, file_option
 from bertaccum.errors import ConfigError, InputError
 
+_Ignored: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
 
-def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
-    """Return the option `--config`; the keys in `others` are ignored."""
+def config_option(ignored: _Ignored = lambda *_: False) -> Callable[..., Any]:
+    """Return the option `--config`.
+
+    Args:
+      ignored: Returns whether to ignore a key, given the keys and the text of all values.
+    """
 
     def use(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
         if path is not None:
-            ctx.default_map = _read(ctx, Path(path), others, _converted)
+            ctx.default_map = _read(ctx, Path(path), ignored, _converted)
 
     return file_option(
         "--config",
@@ -32,7 +37,7 @@ def config_option(others: frozenset[str] = frozenset()) -> Callable[..., Any]:
 
 
 def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:
-    return None if path is None else _read(ctx, Path(path), (), _converted_list)
+    return None if path is None else _read(ctx, Path(path), lambda *_: False, _converted_list)
 
 
 # The values of each option to vary.
@@ -47,13 +52,15 @@ grid_option = file_option(
 
 
 def _read(
-    ctx: click.Context, path: Path, others: Iterable[str], convert: Callable[..., Any]
+    ctx: click.Context, path: Path, ignored: _Ignored, convert: Callable[..., Any]
 ) -> dict[str, Any]:
     """Return the options that a YAML file sets, keyed by name."""
     parameters = {str(p.name): p for p in ctx.command.params if isinstance(p, FieldOption)}
     values: dict[str, Any] = {}
-    for row, key, value in _entries(path):
-        if key in others:
+    entries = [*_entries(path)]
+    given = {key: value for _, key, value in entries}
+    for row, key, value in entries:
+        if ignored(key, given):
             continue
         if key not in parameters:
             closest = difflib.get_close_matches(key, parameters, n=1, cutoff=0.0)[0]

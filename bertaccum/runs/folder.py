@@ -18,6 +18,7 @@ import yaml
 
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.options.pretraining import HIDDEN
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
@@ -222,6 +223,12 @@ def _unused_name() -> Path:
 
 
 def _yaml(config: TrainConfig) -> str:
-    values = {k: v for k, v in dataclasses.asdict(config).items() if v is not None and k != "out"}
+    # `task` tells that a run was pretrained.
+    hidden = HIDDEN - {"task"} if config.predicts_masked else frozenset()
+    values = {
+        name: value
+        for name, value in dataclasses.asdict(config).items()
+        if value is not None and name not in hidden | {"out"}
+    }
     header = "# Options of this run. To repeat the run, pass this file as a configuration file.\n"
     return header + yaml.safe_dump(values, sort_keys=False)

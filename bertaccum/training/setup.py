@@ -99,6 +99,7 @@ class Setup:
       micro_batch: First micro-batch size; running out of memory lowers it.
       saving: First way to save memory; running out of memory changes it.
       compilation: Whether steps are compiled.
+      epochs: Number of passes over the data, which `max_tokens` may limit.
       best_by: Metric that selects the best checkpoint.
       request: Request to the planner.
       plan_record: Values for plan.json that do not change during the run.
@@ -117,6 +118,7 @@ class Setup:
     micro_batch: int
     saving: Saving
     compilation: Compilation
+    epochs: float
     best_by: str
     request: PlanRequest
     plan_record: dict[str, Any]
@@ -179,7 +181,7 @@ class Setup:
     @cached_property
     def scheduled_updates(self) -> int:
         """The number of updates that the learning rate schedule covers."""
-        return windows.scheduled_updates(self.config.epochs, self.updates_per_epoch)
+        return windows.scheduled_updates(self.epochs, self.updates_per_epoch)
 
     @property
     def last_update(self) -> int:
@@ -237,16 +239,18 @@ def set_up(
             inputs = run_inputs(config, progress)
     config = dataclasses.replace(config, task=inputs.labels.task)
     check_agreement(topology, config, inputs)
+    epochs = config.epochs
     if isinstance(config, PretrainConfig):
         watch.doing("reading data")
-        config = _with_texts(config, inputs, progress)
+        epochs = _epochs(config, inputs, progress)
     watch.doing("planning")
     config, request, planned = agree_on_plan(config, inputs, topology, progress)
     batch = planned.require_plan()
     # Workers sum accumulators on the device and on the host in different ways.
     offload = OFFLOAD[max(map(OFFLOAD.index, all_gather(topology, batch.offload)))]
     if compilation is None:
-        decided = decide(config, request, planned, progress, topology.workers)
+        limited = dataclasses.replace(config, epochs=epochs)
+        decided = decide(limited, request, planned, progress, topology.workers)
         compilation = decided.with_numbers(broadcast(topology, decided.numbers))
     logits = []
     if inputs.teacher is not None:
@@ -290,6 +294,7 @@ def set_up(
         micro_batch=batch.micro_batch,
         saving=Saving(batch.recompute, offload),
         compilation=compilation,
+        epochs=epochs,
         best_by=best_by,
         request=request,
         plan_record=planned.values | compilation.record() | (earlier_plan or {}),
@@ -299,16 +304,14 @@ def set_up(
     )
 
 
-def _with_texts(config: PretrainConfig, inputs: RunInputs, progress: Progress) -> PretrainConfig:
-    """Tokenize the texts, because the planner measures windows of them; apply `max_tokens`."""
+def _epochs(config: PretrainConfig, inputs: RunInputs, progress: Progress) -> float:
+    """Tokenize the texts, of which the planner measures windows; return the passes over them."""
     assert inputs.corpus is not None
     tokenization, (digest,) = tokenization_of(inputs.vocabulary, config), inputs.store_digests
     packed = config.apart, config.dev_fraction
     texts, _ = open_corpus(inputs.corpus, tokenization, progress, *packed, digest=digest)
-    if config.max_tokens is None:
-        return config
-    epochs = min(config.epochs, config.max_tokens / len(texts.token_ids))
-    return dataclasses.replace(config, epochs=epochs)
+    most = config.max_tokens
+    return config.epochs if most is None else min(config.epochs, most / len(texts.token_ids))
 
 
 def _open_stores(

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+import yaml
 
 from bertaccum.cli.program import cli
 from bertaccum.errors import ConfigError
@@ -24,6 +25,9 @@ from bertaccum.options.commands import (
     TrainConfig,
 )
 from bertaccum.options.prepare import PrepareConfig
+from bertaccum.options.pretraining import PretrainConfig
+from bertaccum.runs.folder import RunFolder
+from bertaccum.runs.record import read_run_config
 
 CONFIGS = {
     "prepare": PrepareConfig,
@@ -66,6 +70,28 @@ def test_empty_values_are_no_defaults(tmp_path: Path, program: Any) -> None:
     ):
         code, _, error = program(*arguments)
         assert code == 2 and error.splitlines()[-1].startswith(message), error
+
+
+def test_pretraining_can_be_repeated_with_its_own_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = PretrainConfig(text="a.txt", epochs=2.0, whole_words=True)
+    RunFolder(Path("run")).create(own, {})
+    assert read_run_config(Path("run")) == own
+    new = Path("run/config.yaml").read_text()
+    assert "truncate" not in new and "data" not in new
+    # Earlier versions also wrote the options that only `train` has.
+    whole = {k: v for k, v in dataclasses.asdict(own).items() if v is not None}
+    for text in (new, yaml.safe_dump(whole)):
+        Path("r.yaml").write_text(text)
+        context = cli.commands["pretrain"].make_context("pretrain", ["--config", "r.yaml"])
+        found = {name: context.params[name] for name in ("text", "epochs", "whole_words")}
+        assert found == {"text": "a.txt", "epochs": 2.0, "whole_words": True}
+    for line in ("class_weight: balanced", "data: reviews", "task: regression", "windows: 2"):
+        Path("r.yaml").write_text(f"text: a.txt\n{line}\n")
+        with pytest.raises(ConfigError, match="row 2: unknown key"):
+            cli.commands["pretrain"].make_context("pretrain", ["--config", "r.yaml"])
 
 
 def wrong_values() -> Iterator[Any]:

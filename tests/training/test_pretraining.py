@@ -226,7 +226,8 @@ def test_number_of_tokens_ends_the_run_and_its_schedule(tmp_path: Path) -> None:
     assert read[-2] < 1000 < read[-1] + 200
     rates = [event.learning_rate for event in updates]
     assert rates[-1] < max(rates) / 2
-    again = [*bertaccum.pretraining_events(resume=tmp_path / "run")]
+    # The option has its own value, although the texts are read less often.
+    again = [*bertaccum.pretraining_events(resume=tmp_path / "run", epochs=4.0)]
     assert not any(isinstance(event, Updated) for event in again)
 
 
@@ -242,6 +243,11 @@ def test_masks_differ_between_epochs_but_not_between_evaluations(tmp_path: Path)
     evaluated = [event.loss for event in events if isinstance(event, bertaccum.Evaluated)]
     assert len(evaluated) >= 4
     assert len({*evaluated}) == 1
+
+
+def test_resume_refuses_another_column_of_texts(pretrained: Path) -> None:
+    with pytest.raises(bertaccum.ConfigError, match=r"`text_column` to other \(was text\)"):
+        bertaccum.pretrain(resume=pretrained, text_column="other")
 
 
 def test_fine_tuning_starts_from_the_encoder(pretrained: Path, trained: Path) -> None:
@@ -353,7 +359,8 @@ def test_added_words_begin_as_the_mean_of_their_pieces(
         (b"caf\xe9\nfood\n", {}, "row 1: byte 0xe9 at position 4 is not UTF-8"),
         (b"caf\xe9\nfood\n", {"encoding": "latin-1", "documents": "empty-line"}, "only one doc"),
         (b"food\nfood\n", {"text": "missing.txt"}, "there is no such file"),
-        (b"food\nfood\n", {"text": " "}, "`text` is missing"),
+        (b"food\nfood\n", {"text": " "}, "`text` is empty"),
+        (b"food\nfood\n", {"text": None}, "`text` is missing"),
         (b"food\nfood\n", {"max_seq_length": 65}, "`max_seq_length` 65 is above"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from bertaccum import api
@@ -15,8 +16,14 @@ from bertaccum.cli.shared import print_result
 from bertaccum.options.pretraining import HIDDEN, PretrainConfig
 
 
+def _is_recorded(key: str, given: Mapping[str, Any]) -> bool:
+    """Return whether config.yaml of a run contains an option that only `train` has."""
+    of_text, default = given.get("text"), str(getattr(PretrainConfig, key, None)).lower()
+    return key in HIDDEN and given[key] == (of_text if key == "data" else default)
+
+
 @command()
-@config_option()
+@config_option(_is_recorded)
 @resume_option
 @options(PretrainConfig, HIDDEN)
 @json_option
