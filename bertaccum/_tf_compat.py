@@ -225,27 +225,25 @@ def compiled_losses(container: Any) -> list[Any]:
 
 
 def replace_losses(
-    container: Any,
-    y_pred: Any,
-    replace: Callable[[Any], Any],
-    correction: Callable[[Any], tf.Tensor | float],
+    container: Any, replace: Callable[[Any], Any], correction: Callable[[Any], tf.Tensor | float]
 ) -> None:
-    """Replace each loss of a `LossesContainer`, and correct what it logs.
+    """Replace each loss of a `LossesContainer`, and correct what it logs, as soon as it is built.
 
     Relies on `_user_losses`, which is None if there is no loss; on `_losses` and `_loss_weights`,
-    which are lists after `build`; and on the metrics `_per_output_metrics` and `_total_loss_mean`,
-    which the container updates after it has called the losses.
+    which are lists after `build`, which the container calls itself; and on the metrics
+    `_per_output_metrics` and `_total_loss_mean`, which it updates after it has called the losses.
 
     Args:
       container: The `compiled_loss` of a model.
-      y_pred: The model's outputs, from which the container is built.
       replace: A function that maps a loss to its replacement.
       correction: A function that maps a replacement to the number to add to its logged value.
     """
     if container is None or container._user_losses is None:
         return
     if not container.built:
-        container.build(y_pred)
+        if "build" not in vars(container):
+            container.build = functools.partial(_build_replaced, container, replace, correction)
+        return
     container._losses = [None if loss is None else replace(loss) for loss in container._losses]
     losses = [
         (loss, 1.0 if weight is None else weight, metric)
@@ -259,6 +257,17 @@ def replace_losses(
             _add_when_updated(metric, functools.partial(correction, loss))
     total = container._total_loss_mean
     _add_when_updated(total, lambda: sum(weight * correction(loss) for loss, weight, _ in losses))
+
+
+def _build_replaced(
+    container: Any,
+    replace: Callable[[Any], Any],
+    correction: Callable[[Any], tf.Tensor | float],
+    y_pred: Any,
+) -> None:
+    del container.build  # From here on, the method of the class.
+    container.build(y_pred)
+    replace_losses(container, replace, correction)
 
 
 def _add_when_updated(metric: tf_keras.metrics.Mean, correction: Callable[[], Any]) -> None:

@@ -102,14 +102,18 @@ def check_is_model(model: Any) -> None:
         )
 
 
-def warn_of_batch_normalization(model: tf_keras.Model) -> None:
-    """Warn if the model has trainable batch normalization that does not pool its statistics."""
+def warn_of_batch_normalization(model: tf_keras.Model, known: set[str]) -> None:
+    """Warn if the model has trainable batch normalization that does not pool its statistics.
+
+    Args:
+      known: Names of layers that a warning has named; those of this warning are added.
+    """
     layers = [layer for layer in model.submodules if isinstance(layer, BATCH_NORMALIZATIONS)]
     # AccumBatchNormalization, which has `accumulation_steps`, needs no warning.
     plain = [layer for layer in layers if not hasattr(layer, "accumulation_steps")]
     names = [layer.name for layer in plain if layer.trainable]
     first = "Call replace_batch_normalization(model, accumulation_steps) first"
-    contract.warn_of_batch_normalization(names, first)
+    contract.warn_of_batch_normalization(names, first, known)
 
 
 def check_in_replica(strategy: tf.distribute.Strategy | None) -> None:

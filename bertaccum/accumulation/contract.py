@@ -23,6 +23,7 @@ class Settings(NamedTuple):
     steps: Any
     on_partial: str
     loss_weight: LossWeight | None
+    named: set[str]  # Layers of batch normalization that a warning has named.
 
 
 class PartialWindows:
@@ -141,11 +142,12 @@ def whole_steps(steps: Any, allowed: str) -> int:
     return int(steps)
 
 
-def warn_of_batch_normalization(names: Sequence[str], instead: str) -> None:
-    """Warn the caller of `accumulate_gradients` about layers that do not pool statistics."""
-    if names:
+def warn_of_batch_normalization(names: Sequence[str], instead: str, known: set[str]) -> None:
+    """Warn about layers that do not pool statistics, except those whose names are known."""
+    if new := [name for name in names if name not in known]:
+        known.update(new)
         warnings.warn(
-            f"accumulation cannot be exact with BatchNormalization ({', '.join(names)}), because"
+            f"accumulation cannot be exact with BatchNormalization ({', '.join(new)}), because"
             " each micro-batch is normalized separately and updates the moving statistics."
             f" {instead}, freeze these layers, or use group or layer normalization",
             stacklevel=4,
@@ -166,6 +168,14 @@ def applied_twice(optimizer: Any) -> ValueError:
         f"optimizer {_name(optimizer)} is applied twice in one train_step, but each micro-step"
         " needs exactly one call; apply the gradients of all variables in one call, or give each"
         " part of the model its own optimizer"
+    )
+
+
+def two_gradients(variable: Any) -> ValueError:
+    """Return the error for a variable that occurs twice in one call."""
+    return ValueError(
+        f"variable {variable.name} has two gradients in one call, but an update needs their sum;"
+        " differentiate the sum of the losses, or add up the gradients"
     )
 
 

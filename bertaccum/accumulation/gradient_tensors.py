@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
+from bertaccum.accumulation import contract
 
 Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
 GradsAndVars: TypeAlias = Iterable[tuple[Gradient, tf.Variable]]
@@ -104,7 +105,10 @@ class ModelVariables:
         gradients: list[Gradient] = [None] * len(self.variables)
         for gradient, variable in grads_and_vars:
             if gradient is not None:
-                gradients[self.position(variable)] = gradient
+                position = self.position(variable)
+                if gradients[position] is not None:
+                    raise contract.two_gradients(variable)
+                gradients[position] = gradient
         self.together.add(positions_of(gradients))
         return gradients
 

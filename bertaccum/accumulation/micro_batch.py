@@ -160,6 +160,9 @@ class MeasuredLoss:
             size = micro.examples if size is None else size
             # The sizes are compared when the step runs, as they may be unknown when it is traced.
             contract.report_divisor(micro, kind, size, tf.debugging.assert_equal)
+            if kind != EXAMPLES:
+                # If all positions are masked, the mean is NaN, but its weight is 0.
+                value = tf.math.multiply_no_nan(value, tf.cast(size > 0, value.dtype))
         micro.corrections[self] = self._correction(value, size, micro.examples)
         return value
 

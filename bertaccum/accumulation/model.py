@@ -63,11 +63,11 @@ def accumulate_gradients(
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
+    settings = contract.Settings(accumulation_steps, on_partial, loss_weight, set())
     if checks.accumulates(accumulation_steps):
-        checks.warn_of_batch_normalization(model)
-    settings = {"_accumulation": contract.Settings(accumulation_steps, on_partial, loss_weight)}
+        checks.warn_of_batch_normalization(model, settings.named)
     bases = (AccumulatingModel, type(model))
-    model.__class__ = type(AccumulatingModel.__name__, bases, settings)
+    model.__class__ = type(AccumulatingModel.__name__, bases, {"_accumulation": settings})
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = model._get_optimizer(model.optimizer)
         _tf_compat.reset_compile_cache(model)
@@ -81,6 +81,8 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def train_step(self, data: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss."""
         start = traced_step.operations_so_far()
+        if not self._loss_divisores():
+            _tf_compat.replace_losses(self.compiled_loss, MeasuredLoss, micro_batch.correction)
         with micro_batch.micro_batch(_length(data)) as current:
             results = super().train_step(data)
         if not current.updates:
@@ -100,9 +102,6 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
     ) -> Any:
         """Compute the model's own loss, and note its divisor."""
-        container = self.compiled_loss
-        if not self._loss_divisores():
-            _tf_compat.replace_losses(container, y_pred, MeasuredLoss, micro_batch.correction)
         loss_weight, current = self._accumulation.loss_weight, micro_batch.current()
         if loss_weight is not None and current is not None:
             current.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
@@ -165,6 +164,8 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
     def _get_optimizer(self, optimizer: Any) -> Any:
         # `compile` passes every optimizer to this hook; a WideDeepModel has a list of two.
+        if checks.accumulates(self._accumulation.steps):  # Layers may have been unfrozen.
+            checks.warn_of_batch_normalization(self, self._accumulation.named)
         return tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))
 
     def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
@@ -174,6 +175,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         if not isinstance(optimizer, AccumulatingOptimizer):
             return AccumulatingOptimizer(optimizer, steps)
         _check_same_steps("its optimizer", optimizer.accumulation_steps, steps)
+        optimizer.forget_flush()  # Settings may have changed since it was traced.
         return optimizer
 
     def _check_losses(self) -> None:

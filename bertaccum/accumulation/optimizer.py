@@ -184,6 +184,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             if touched not in trained.candidates():
                 trained.together.add(touched)
 
+    def forget_flush(self) -> None:
+        """Let the next `traced_flush` trace again, with the present settings."""
+        self.__dict__.pop("_flush", None)
+
     @functools.cached_property
     def _flush(self) -> Callable[[int], tf.Tensor]:
         return tf.function(lambda _: self.flush())

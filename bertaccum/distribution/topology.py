@@ -79,16 +79,16 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     cluster = _cluster()
     if kind == "auto":
         kind = "multi-worker" if cluster else "one" if _local(replicas) == 1 else "mirrored"
-    if kind == "multi-worker":
+    count = _local(replicas)
+    if kind == "multi-worker" and (cluster is None or count * len(cluster.addresses) > 1):
         return _multi_worker(cluster, replicas, timeout_seconds)
-    if cluster:
+    if cluster and kind != "multi-worker":
         raise ConfigError(
             f"`strategy` {kind} is for one process, but {cluster.source} describes workers",
             "choose `strategy` multi-worker, or start the process without that description",
         )
-    if kind == "one":
+    if kind == "one" or count == 1:  # A strategy needs at least two replicas to have a purpose.
         return Topology()
-    count = _local(replicas)
     return Topology(_tf_compat.mirrored_strategy(_devices(count)), count)
 
 

@@ -70,7 +70,7 @@ class EvalResult:
       update: Update at which the best checkpoint was saved, or None if unknown.
       scores: What the task's `report` returned: `examples`, `loss` and the metrics of the task;
         `expected_calibration_error` and `classes` (one `ClassScores` per class), except for a
-        regression; `confusion_matrix`, for a classification; `deciding_windows`, the number of
+        regression; `confusion_matrix`, for classes and tags; `deciding_windows`, the number of
         examples that the first, second, … window decided, if the run has the option `windows`;
         `model_bytes` and `milliseconds_per_text`, with the option `latency`; `quantize`, if the
         model was quantized.
@@ -104,7 +104,7 @@ class ExportResult:
     """An exported model.
 
     Args:
-      format: "savedmodel", "huggingface" or "tflite".
+      format: "savedmodel", "huggingface", "google" or "tflite".
       bytes: Total size of the files.
       address: Address of the model on the Hugging Face Hub; None if it was not uploaded.
     """

@@ -66,10 +66,11 @@ def accumulate_gradients(
     for layer in _keras_compat.all_layers(model):
         if isinstance(layer, AccumBatchNormalization) and layer.accumulation_steps != steps:
             raise contract.other_steps(f"layer {layer.name}", layer.accumulation_steps, steps)
+    settings = contract.Settings(steps, on_partial, loss_weight, set())
     if steps != 1:
         _check_activity_regularizers(model)
-        _warn_of_inexact_layers(model)
-    settings = contract.Settings(steps, on_partial, loss_weight)
+        _warn_of_batch_normalization(model, settings.named)
+        contract.warn_of_changing_state(changing_state.names(model))
     names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
@@ -98,13 +99,12 @@ def _check_activity_regularizers(model: keras.Model) -> None:
         )
 
 
-def _warn_of_inexact_layers(model: keras.Model) -> None:
+def _warn_of_batch_normalization(model: keras.Model, known: set[str]) -> None:
     kind = keras.layers.BatchNormalization
     layers = [one for one in _keras_compat.all_layers(model) if isinstance(one, kind)]
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
-    contract.warn_of_batch_normalization(names, "Use AccumBatchNormalization")
-    contract.warn_of_changing_state(changing_state.names(model))
+    contract.warn_of_batch_normalization(names, "Use AccumBatchNormalization", known)
 
 
 class AccumulatingModel(contract.PartialWindows, _Mixin):
@@ -119,6 +119,8 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
     def _accumulate(self) -> None:
         """Make the optimizer accumulate, and the losses report their divisors."""
+        if self._accumulation.steps != 1:  # Layers may have been unfrozen.
+            _warn_of_batch_normalization(self, self._accumulation.named)
         self.__dict__.pop("_optimizers_seen", None)
         tracker = functools.partial(WindowLoss, self._accumulation.steps)
         _keras_compat.replace_losses(self, micro_batch.MeasuredLoss, tracker)

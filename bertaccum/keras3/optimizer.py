@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertaccum.accumulation.contract import applied_twice, skipped_hook, whole_steps
+from bertaccum.accumulation.contract import applied_twice, skipped_hook, two_gradients, whole_steps
 from bertaccum.keras3 import _keras_compat, micro_batch, replicas
 from bertaccum.keras3.delegation import DelegatingOptimizer
 from bertaccum.keras3.micro_batch import MicroBatch
@@ -124,7 +124,12 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         current = self._current(variables)
         _keras_compat.check_known(self, variables)
         pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
-        gradients = {_keras_compat.position(self, v): gradient for v, gradient in pairs}
+        gradients = dict[int, Any]()
+        for variable, gradient in pairs:
+            position = _keras_compat.position(self, variable)
+            if position in gradients:
+                raise two_gradients(variable)
+            gradients[position] = gradient
         if _JAX:
             state, trained = self._values()
             self._assign(*self._next_state(state, gradients, trained, current))

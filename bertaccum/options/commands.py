@@ -522,6 +522,9 @@ class TrainConfig(StepConfig):
                 f"`teacher_weight` {self.teacher_weight} ignores the teacher",
                 "raise it, or omit `teacher`",
             )
+        if self.teacher_weight == 1 and self.label_smoothing:
+            what = f"`label_smoothing` {self.label_smoothing} has no effect with `teacher_weight` 1"
+            raise ConfigError(what, "lower `teacher_weight`, or omit `label_smoothing`")
         if self.temperature is not None and self.task == REGRESSION:
             what = f"`temperature` {self.temperature} does not apply to the task {REGRESSION}"
             raise ConfigError(what, "omit it: the model learns the teacher's numbers")
@@ -711,8 +714,8 @@ class ExportConfig(ShowConfig):
     )
     out: str | None = setting(
         None,
-        "Folder to write. [default: export-FORMAT in the run folder; export-savedmodel-tokens and"
-        " export-tflite-int8 for these variants]",
+        "Folder to write. [default: export-FORMAT in the run folder; export-savedmodel-tokens,"
+        " export-huggingface-adapter and export-tflite-int8 for these variants]",
         path=True,
     )
     inputs: str = setting(

@@ -185,6 +185,9 @@ class PrepareConfig(Options):
             if self.source not in sources and getattr(self, name) != getattr(PrepareConfig, name):
                 what = f"`{name}` cannot be used with `source` {self.source}"
                 raise ConfigError(what, f"set `source` to {' or '.join(sources)}, or omit `{name}`")
+        if self.allow_unverified_archive and self.archive is None:
+            what = "`allow_unverified_archive` has no effect without `archive`"
+            raise ConfigError(what, "omit it, or pass the archive")
         for name in TEST_COLUMNS:
             if getattr(self, name) is not None and self.test_file is None:
                 raise ConfigError(f"`{name}` applies only to `test_file`", "omit one of the two")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from bertaccum.bert.precision import candidate_precisions
 from bertaccum.data.run_inputs import RunInputs
@@ -47,7 +48,8 @@ def find_plan(
     if replicas > 1:
         # Each worker plans its replicas' shares for its own devices.
         share = largest_share(config.target_batch, replicas)
-        shared = dataclasses.replace(config, target_batch=share, micro_batch=AUTO)
+        own: dict[str, Any] = {"target_batch": share, "micro_batch": AUTO, "replicas": None}
+        shared = dataclasses.replace(config, **own)
         request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
     if isinstance(config.micro_batch, int):
         asked = config.recompute, config.offload

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.precision import remedy
-from bertaccum.errors import RunError
+from bertaccum.errors import DivergedError
 from bertaccum.inference.predictor import Predictor
 from bertaccum.options.commands import FITTED, EvalConfig
 from bertaccum.options.fields import field_names
@@ -50,7 +50,7 @@ class DevEvaluator:
         task = make_task(self._task.labels, Decoding(**fitted)) if fitted else self._task
         evaluated = Evaluated(update, True, task.scores(logits, store.labels) | fitted)
         if not math.isfinite(evaluated.loss):
-            raise RunError(
+            raise DivergedError(
                 f"the loss on dev.tsv is not finite after update {update}",
                 remedy(self._config.precision),
             )

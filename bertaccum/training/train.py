@@ -15,7 +15,7 @@ from bertaccum.distribution.collectives import broadcast
 from bertaccum.distribution.topology import Topology, replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.fields import AUTO, ON, named_options
+from bertaccum.options.fields import AUTO, ON, field_names, named_options
 from bertaccum.options.pretraining import train_config
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import target_of
@@ -97,6 +97,11 @@ def train(
             yield from run.events()
 
 
+def _seen_by_the_chief(asked: dict[str, Any]) -> TrainConfig:
+    """Return the options to connect with, in a worker that cannot read the run."""
+    return TrainConfig(**{n: v for n, v in asked.items() if n in field_names(TrainConfig)})
+
+
 def resume(
     path: Path,
     asked: dict[str, Any],
@@ -115,7 +120,7 @@ def resume(
     """
     path = target_of(path)
     there = (path / "config.yaml").is_file()
-    config = resumed_config(path, asked) if there else TrainConfig(**asked)
+    config = resumed_config(path, asked) if there else _seen_by_the_chief(asked)
     if there:
         inputs = _prepare_before_connecting(config, inputs, progress, recorded_logits(path))
     session = connect(config, stopping, progress)

@@ -29,6 +29,8 @@ TOKENS = np.where(np.arange(LENGTH) < LENGTHS[:, None], RNG.integers(1, WORDS, (
 LABELS = np.where(TOKENS > 0, RNG.integers(0, WORDS, TOKENS.shape), IGNORED)
 # The first two rows ignore all labels but the first, even at positions with a word.
 FEWER_LABELS = np.where(np.arange(LENGTH) < [[1]] * 2 + [[5]] * 6, LABELS, IGNORED)
+# The second micro-batch ignores all labels.
+NO_LABELS = np.where((np.arange(8) // 2 == 1)[:, None], IGNORED, LABELS)
 SparseCrossentropy = tf_keras.losses.SparseCategoricalCrossentropy
 
 
@@ -42,7 +44,8 @@ def differing(
     one, other = (fitted(build, x, y, loss, steps, **options) for steps in (None, 4))
     logs = ([*model.history.history.values()] for model in (one, other))
     pairs = [*zip(one.get_weights(), other.get_weights(), strict=True), tuple(logs)]
-    return max(np.abs(np.subtract(a, b)).max() for a, b in pairs)
+    # Unlike Python's max, NumPy's is NaN if one of the numbers is.
+    return np.max([np.abs(np.subtract(a, b)).max() for a, b in pairs])
 
 
 def fitted(
@@ -104,10 +107,29 @@ def real_words(y_true: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
     return tf.math.count_nonzero(tf.not_equal(y_true, IGNORED))
 
 
+class OwnStep(tf_keras.Model):
+    """A model whose step calls `compiled_loss`, as tf_keras documented before `compute_loss`."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compiled_loss(y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+def with_own_step() -> tf_keras.Model:
+    model = language_model()
+    return OwnStep(model.inputs, model.outputs)
+
+
 IGNORING = SparseCrossentropy(from_logits=True, ignore_class=IGNORED)
 VOIDS = SparseCrossentropy(from_logits=True, ignore_class=255)
 CASES: dict[str, tuple[Any, ...]] = {
     "ignored words": (language_model, TOKENS, LABELS, IGNORING),
+    "ignored words of a whole micro-batch": (language_model, TOKENS, NO_LABELS, IGNORING),
+    "ignored words and a step of its own": (with_own_step, TOKENS, LABELS, IGNORING),
     "ignored pixels": (segmentation, IMAGES, PIXELS, VOIDS),
     "ignored words and a mask": (lambda: language_model(True), TOKENS, FEWER_LABELS, IGNORING),
     "filtered": (language_model, TOKENS, LABELS.astype(np.int32), Filtered()),

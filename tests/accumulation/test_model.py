@@ -582,6 +582,21 @@ def test_model_with_plain_batch_normalization_warns(kind: Any) -> None:
     assert len(found) == 1 and "replace_batch_normalization" in str(found[0].message)
 
 
+def test_unfrozen_batch_normalization_warns_once() -> None:
+    norm = layers.BatchNormalization(name="norm", trainable=False)
+    model = normalized(norm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulate_gradients(model, 2)
+        model.compile("sgd", "mse")
+    norm.trainable = True
+    with pytest.warns(UserWarning, match=r"cannot be exact .* \(norm\)"):
+        model.compile("sgd", "mse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.compile("sgd", "mse")
+
+
 def test_no_warning_if_accumulation_is_exact_or_statistics_are_pooled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

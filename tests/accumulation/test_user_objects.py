@@ -196,6 +196,32 @@ def test_settings_after_compile_have_an_effect(number: int) -> None:
     assert np.abs(plain.get_weights()[0] - expected.get_weights()[0]).max() > 1e-4
 
 
+@pytest.mark.usefixtures("float64")
+def test_partial_windows_have_the_settings_of_the_last_compile() -> None:
+    def twice_fitted(steps: int | None) -> tf_keras.Model:
+        tf_keras.utils.set_random_seed(0)
+        model = tf_keras.Sequential([tf_keras.layers.Dense(3)])
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        optimizer: Any = optimizers.AdamW(0.1, weight_decay=0.5)
+        for decay in (0.5, 0.0):
+            model.compile(optimizer, "mse")
+            optimizer = model.optimizer
+            optimizer.weight_decay = decay
+            # The second window of an epoch is half as large.
+            model.fit(FEATURES[:12], NUMBERS[:12], 8 // (steps or 1), 2, shuffle=False, verbose=0)
+        return model
+
+    assert_close(twice_fitted(4), twice_fitted(None))
+
+
+def test_variable_with_two_gradients_is_refused() -> None:
+    variable, optimizer = tf.Variable([1.0]), AccumulatingOptimizer(optimizers.SGD(0.1), 2)
+    optimizer.build([variable])
+    with pytest.raises(ValueError, match="has two gradients in one call"):
+        optimizer.accumulate([(tf.ones(1), variable), (tf.ones(1), variable)], weight=1)
+
+
 def test_methods_and_attributes_are_those_of_the_inner_optimizer() -> None:
     class Own(optimizers.SGD):
         calls = 0

@@ -215,6 +215,12 @@ def test_error_names_an_invalid_delimiter_or_encoding(
         (EvalConfig, {"split": "dev", "file": "a.csv"}, ["`split` dev", "`file` a.csv"]),
         (PredictConfig, {"text_column": "body"}, ["`text_column`", "`file`"]),
         (PredictConfig, {"delimiter": "tab", "file": "-"}, ["`delimiter` has no effect on stdin"]),
+        (PrepareConfig, {"allow_unverified_archive": True}, ["without `archive`"]),
+        (
+            TrainConfig,
+            {"teacher": "runs/t", "teacher_weight": 1.0, "label_smoothing": 0.1},
+            ["`label_smoothing` 0.1", "`teacher_weight` 1"],
+        ),
         (TrainConfig, {"head_fraction": 0.5}, ["`head_fraction` 0.5", "`truncate` head-tail"]),
     ],
     ids=str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import tensorflow as tf
 
 from bertaccum.distribution import topology as module
 from bertaccum.distribution.topology import Topology, make_topology
@@ -34,6 +35,16 @@ def test_one_device_is_its_own_chief() -> None:
     for kind in ("auto", "one"):
         found = make_topology(kind, None, 60)
         assert (found.workers, found.replicas, found.chief) == (1, 1, True)
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "multi-worker", "auto"])
+def test_one_replica_needs_no_strategy(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    # Jobs on clusters may be scaled to one worker.
+    if kind != "mirrored":
+        describe(monkeypatch, {"chief": ["127.0.0.1:1"]}, {"type": "chief", "index": 0})
+    found = make_topology(kind, None, 60)
+    assert found.strategy is tf.distribute.get_strategy()
+    assert (found.workers, found.replicas, found.chief) == (1, 1, True)
 
 
 def test_first_replica_follows_from_the_worker() -> None:

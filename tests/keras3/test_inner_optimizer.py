@@ -146,6 +146,14 @@ def test_inner_accumulation_cannot_be_set() -> None:
         optimizer.build([keras.Variable(np.zeros(2))])
 
 
+def test_variable_with_two_gradients_is_refused() -> None:
+    variable, gradient = keras.Variable(np.zeros(2)), ops.ones(2)
+    optimizer = AccumulatingOptimizer(SGD(0.1), 4)
+    optimizer.build([variable])
+    with pytest.raises(ValueError, match="has two gradients in one call"):
+        optimizer.apply([gradient, gradient], [variable, variable])
+
+
 def test_number_of_steps_cannot_be_replaced() -> None:
     optimizer = AccumulatingOptimizer(SGD(0.1), 4)
     with pytest.raises(ValueError, match="`accumulation_steps` cannot be replaced"):

@@ -356,6 +356,21 @@ def test_plain_batch_normalization_warns() -> None:
         accumulate_gradients(model, 2)
 
 
+def test_unfrozen_batch_normalization_warns_once() -> None:
+    norm = layers.BatchNormalization(name="norm", trainable=False)
+    model = keras.Sequential([keras.Input((5,)), norm, layers.Dense(1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulate_gradients(model, 2)
+        model.compile("sgd", "mse")
+    norm.trainable = True
+    with pytest.warns(UserWarning, match=r"BatchNormalization \(norm\)"):
+        model.compile("sgd", "mse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.compile("sgd", "mse")
+
+
 class OwnStep(keras.Sequential):
     """A model with a `train_step` as in Keras' guides."""
 

@@ -7,6 +7,7 @@ allocation at any place. The last test runs out of real memory.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -201,3 +202,13 @@ def test_replicas_remember_memory_limits_for_later_plans(
     request, _ = agreed_plan.find_plan(config(micro_batch, "run"), inputs, 2, 1, silent)
     assert (request.devices, request.shared, request.config.target_batch) == (2, True, 4)
     assert made == [request] * (micro_batch == "auto")
+
+
+def test_shares_may_be_smaller_than_the_number_of_replicas(
+    config: Callable[..., TrainConfig],
+) -> None:
+    inputs: Any = None
+    given = dataclasses.replace(config(2, "run"), target_batch=8, replicas=4)
+    request, planned = agreed_plan.find_plan(given, inputs, 4, 1, silent)
+    assert request.config.target_batch == 2
+    assert planned.require_plan().replicas == 4

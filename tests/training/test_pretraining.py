@@ -28,16 +28,19 @@ from bertaccum.data.masking import Masking
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
+from bertaccum.errors import BertAccumError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import MASKED_LM
 from bertaccum.planning.plan import make_plan
+from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.masked_model import MaskedLanguageModel, build_masked_model
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
+from bertaccum.training.train import resume
 
 TASK = make_task(Labels([], [], task=MASKED_LM))
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, clip_norm=0.2)
@@ -465,3 +468,9 @@ def test_uses_of_classifiers_are_refused(
     code, _, error = program(*arguments, "--run", pretrained)
     assert code == 2
     assert message.replace("`format`", "--format") in error.splitlines()[-1]
+
+
+def test_resume_of_a_missing_pretraining_run_is_one_error(tmp_path: Path) -> None:
+    # With several workers, only the chief may see the run.
+    with pytest.raises(BertAccumError, match="there is no run here"):
+        next(resume(tmp_path / "absent", {"text": "t.txt", "max_updates": 3}, silent))
