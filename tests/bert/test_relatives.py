@@ -305,7 +305,9 @@ def trained_weights(work: Path, config: EncoderConfig, **options: Any) -> list[n
 def test_google_format_is_refused(tmp_path: Path) -> None:
     trained_weights(tmp_path, RELATIVES["electra"], max_updates=0)
     (run,) = tmp_path.glob("run-*")
-    with pytest.raises(ConfigError, match="has embedding_size 4, model_type electra; "):
+    with pytest.raises(
+        ConfigError, match="has embedding_size 4, model_type electra, hidden_act gelu_erf; "
+    ):
         bertaccum.export(run=str(run), format="google", out=str(tmp_path / "export"))
 
 

@@ -159,20 +159,11 @@ def test_models_that_read_windows_are_refused(
     )
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"hidden_act": "gelu_erf"}, "hidden_act gelu_erf"),
-        ({"layer_norm_eps": 1e-6, "hidden_act": "relu"}, "layer_norm_eps 1e-06"),
-    ],
-)
-def test_models_that_differ_from_google_bert_are_refused(
-    change: dict[str, Any], named: str, run_of: RunOf, tmp_path: Path
-) -> None:
+def test_exact_gelu_is_refused_for_google_bert(run_of: RunOf, tmp_path: Path) -> None:
     run = run_of("calibrated").copied(tmp_path)
     path = complete_folder(run.folder.path / "best") / "bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ConfigError, match=f"the run has {named}; use `format` huggingface"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu_erf"}))
+    with pytest.raises(ConfigError, match="the run has hidden_act gelu_erf; use `format` hugg"):
         api.export(run=str(run.folder.path), format="google")
 
 
