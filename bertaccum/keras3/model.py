@@ -70,7 +70,7 @@ def accumulate_gradients(
     if steps != 1:
         _check_activity_regularizers(model)
         _warn_of_batch_normalization(model, settings.named)
-        contract.warn_of_changing_state(changing_state.names(model))
+        _warn_of_changing_state(model)
     names = {"__module__": __name__, "_accumulation": settings}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
@@ -105,6 +105,10 @@ def _warn_of_batch_normalization(model: keras.Model, known: set[str]) -> None:
     plain = [one for one in layers if not isinstance(one, AccumBatchNormalization)]
     names = [one.name for one in plain if one.trainable]
     contract.warn_of_batch_normalization(names, "Use AccumBatchNormalization", known)
+
+
+def _warn_of_changing_state(model: keras.Model) -> None:
+    contract.warn_of_changing_state(changing_state.names(model))
 
 
 class AccumulatingModel(contract.PartialWindows, _Mixin):
