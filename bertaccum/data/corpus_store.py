@@ -24,7 +24,7 @@ from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.token_store import TokenStore, corpus_digest
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import new_folder
-from bertaccum.system.cache import cache_folder, cached_folder, seal
+from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_intact, seal
 from bertaccum.system.parallel import parallel
 from bertaccum.system.progress import Progress, tell
 from data_prep.tables.corpus import Corpus
@@ -76,7 +76,9 @@ def open_corpus(
 
 def cached_stores(digest: str, length: int, apart: bool) -> tuple[TokenStore, TokenStore]:
     """Return stores that `open_corpus` has opened before, given `max_seq_length`."""
-    train, dev = (_opened(_folder(digest), name, length, apart) for name in (_TRAIN, _DEV))
+    path = _folder(digest)
+    folder = next(filter(is_intact, cache_paths(path)), path)
+    train, dev = (_opened(folder, name, length, apart) for name in (_TRAIN, _DEV))
     return train, dev
 
 

@@ -86,12 +86,13 @@ def shown_scores(evaluation: dict[str, Any]) -> dict[str, Any]:
     classes = evaluation.get("classes") or []
     names = evaluation.get("confusion_classes") or [row["name"] for row in classes]
     is_wide = len(names) > MAX_CLASSES
+    shown = sorted(classes, key=lambda row: row["f1"])[:_MAX_ROWS] if is_wide else classes
     return {
         "data": Path(evaluation["data"]).name,
         "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": warning(evaluation),
-        "classes": sorted(classes, key=lambda row: row["f1"])[:_MAX_ROWS] if is_wide else classes,
-        "more_classes": max(len(names) - _MAX_ROWS, 0) if is_wide else 0,
+        "classes": shown,
+        "more_classes": len(classes) - len(shown),
         "names": names,
         "confusion": None if is_wide else counts,
         "mistakes": confusions(names, counts)[:_MAX_ROWS] if is_wide and counts else [],

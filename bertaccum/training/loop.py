@@ -290,7 +290,7 @@ class Run:
             "updates": now.update,
             "epochs": math.ceil(now.update / self.setup.updates_per_epoch),
             "examples": now.examples,
-            "final_loss": now.loss,
+            "final_loss": now.loss if now.update else None,
             "best_by": best_by,
             "best_metric": metric_of(best.record(), best_by),
             "best_update": best.update,

@@ -234,7 +234,8 @@ class Sweep:
         own = dataclasses.replace(self._config, **cell.options)
         per_epoch = updates_per_epoch(self._rows, own.target_batch)
         whole = scheduled_updates(own.epochs, per_epoch)
-        return max(math.ceil(min(whole, own.max_updates or whole) * fraction), 1)
+        most = whole if own.max_updates is None else min(whole, own.max_updates)
+        return max(math.ceil(most * fraction), min(most, 1))
 
     def _badness(self, scores: Sequence[float]) -> float:
         """Return a number that is lower for better scores of a cell's runs."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from bertaccum.system.progress import Note, Progress, silent
 from data_prep.sources import hub_files
 from data_prep.sources.hub_files import CARD
 from data_prep.sources.published_splits import published_splits
+from data_prep.tables.cell_lists import items_in
 from data_prep.tables.columns import LABEL, ReadOptions, read_options, with_usual_columns
 from data_prep.tables.other_formats import parquet_features
 from data_prep.tables.rows import Part, Row, Source
@@ -241,18 +242,29 @@ class _Split:
         """Return the name of the class of a row, or those of its classes."""
         if not self.label.names or row.label is None:
             return row.label
-        names = [self._name(value, row) for value in _values(row.label, self.label.several)]
+        is_list = self.label.several and row.label.startswith("[")
+        values = items_in(row.label) if is_list else [(row.label, False)]
+        if values is None:
+            what = f"the list of labels {row.label[:40]!r} cannot be read"
+            raise InputError(what, "choose another revision", path=self.where, row=row.row)
+        names = [self._name(value, row) for value, _ in values]
         return _SEPARATOR.join(names) or _SEPARATOR
 
     def _name(self, value: str, row: Row) -> str:
         names = self.label.names
-        if value in names:
+        is_number = value.isdecimal() and int(value) < len(names)
+        if value in names and (not is_number or names[int(value)] == value):
             return value
-        if not value.isdecimal() or int(value) >= len(names):
+        if value in names and not self._has_numbers:
+            what = f"the label {value} may be the name of a class or its number, counted from 0"
+            remedy = "choose the revision refs/convert/parquet"
+            raise InputError(what, remedy, path=self.where, row=row.row)
+        if not is_number:
             what = f"the label {value[:40]!r} is no class from 0 to {len(names) - 1}"
             raise InputError(what, "choose another revision", path=self.where, row=row.row)
         return names[int(value)].strip()
 
-
-def _values(label: str, several: bool) -> list[str]:
-    return json.loads(label) if several and label.startswith("[") else [label]
+    @cached_property
+    def _has_numbers(self) -> bool:
+        """Whether the files contain the numbers of classes, as Parquet files do."""
+        return all(map(is_parquet, self.paths))

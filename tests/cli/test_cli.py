@@ -90,6 +90,7 @@ def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batc
     # A model that was not trained needs no other learning rate.
     untrained = run(*options, "--max-updates", 0, "--out", "runs/s")
     assert (untrained.code or 0) == 0 and "--find-lr" not in untrained.err
+    assert json.loads(Path("runs/s/summary.json").read_text())["final_loss"] is None
 
 
 def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data: Path) -> None:

@@ -341,6 +341,26 @@ def test_closed_pipe_prints_no_error() -> None:
     assert process.wait() == 1
 
 
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("2>&-", 2)])
+def test_messages_are_lost_but_not_errors_if_a_stream_is_closed(
+    tmp_path: Path, closed: str, code: int
+) -> None:
+    arguments = f"runs {tmp_path}" if code == 0 else "prepare --source nosuch"
+    command = f"exec {sys.executable} -m bertaccum {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert "unexpected" not in done.stderr
+
+
+def test_records_are_not_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    Records(0).note("many words " * 40)
+    (line,) = terminal.getvalue().splitlines()
+    assert json.loads(line)["text"].startswith("many words many")
+
+
 def test_view_is_live_only_on_a_terminal_of_known_size(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: dict[Any, Any] = {(80, 24): Live, (0, 0): Lines, None: Lines}
     for size, kind in kinds.items():
@@ -457,5 +477,6 @@ def test_loss_that_hardly_fell_is_said() -> None:
     falling = [1.1 - 0.02 * n for n in range(30)]
     assert sentences.hardly_fell(falling) == ""
     assert sentences.hardly_fell([0.2] * 30) == sentences.hardly_fell([1.1] * 19) == ""
+    assert sentences.hardly_fell([None, *falling]) == ""  # A loss that was not finite.
     said = sentences.hardly_fell([1.1] * 27 + [1.05] * 3)
     assert said.startswith("the training loss hardly fell, from 1.1000 to 1.0500 in 30 updates")

@@ -144,6 +144,17 @@ def test_store_is_made_once(tmp_path: Path, cache: Path) -> None:
     assert len(list(cache.glob("tokens/*"))) == 4
 
 
+def test_store_is_temporary_if_the_cache_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    documents = documents_of(20)
+    expected = opened(written(tmp_path / "a.txt", documents))
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "file/cache"))
+    found = opened(written(tmp_path / "a.txt", documents))
+    assert [*map(sequences, found)] == [*map(sequences, expected)]
+
+
 def test_failed_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.txt"
     written(path, documents_of(20))

@@ -196,6 +196,37 @@ def test_number_below_0_is_a_class_unless_classes_have_names(client: HubClient) 
     assert "owner/polarity test: has no labels" in told
 
 
+def test_classes_may_be_named_by_other_numbers(client: HubClient) -> None:
+    """The classes of Yelp Polarity on the Hub, 0 and 1, are named 1 and 2."""
+    texts, labels = [f"text {n}" for n in range(12)], [0, 1] * 6
+    features = {"label": CLASSES | {"names": ["1", "2"]}}
+    files = {"train.parquet": table(features, text=texts, label=labels)}
+    client.hub.add("owner/yelp", files, "dataset")
+    _, folder = prepared(client, name="owner/yelp")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["1", "2"]
+    found = dict(reversed(pair) for part in ("train", "dev") for pair in rows(folder, part))
+    assert [found[f"text {n}"] for n in range(4)] == ["0", "1", "0", "1"]
+    # In a CSV file, 1 may be a name or a number.
+    card = "dataset_info: {features: [{name: text, dtype: string}, {name: label, dtype:"
+    card += " {class_label: {names: {'0': '1', '1': '2'}}}}]}"
+    lines = "text,label\n" + "".join(f"text {n},{n % 2}\n" for n in range(12))
+    files = {"README.md": f"---\n{card}\n---\n".encode(), "train.csv": lines.encode()}
+    client.hub.add("owner/csv", files, "dataset")
+    assert "the label 1 may be the name of a class or its number" in error(client, name="owner/csv")
+
+
+def test_lists_of_classes_in_csv_are_those_of_pandas(client: HubClient) -> None:
+    card = "dataset_info: {features: [{name: text, dtype: string}, {name: labels, sequence:"
+    card += " {class_label: {names: {'0': x, '1': y}}}}]}"
+    cells = ["['x', 'y']", "[0]", "[]", "['y' 'x']"] * 4
+    lines = "text,labels\n" + "".join(f'text {n},"{cell}"\n' for n, cell in enumerate(cells))
+    files = {"README.md": f"---\n{card}\n---\n".encode(), "train.csv": lines.encode()}
+    client.hub.add("owner/lists", files, "dataset")
+    _, folder = prepared(client, name="owner/lists")
+    found = dict(reversed(pair) for part in ("train", "dev") for pair in rows(folder, part))
+    assert [found[f"text {n}"] for n in range(4)] == ["0|1", "0", "|", "0|1"]
+
+
 def test_other_kinds_of_labels(client: HubClient) -> None:
     texts, lists = [f"text {n}" for n in range(12)], [["a"], ["b", "a|c"], []] * 4
     strings = {"labels": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}}

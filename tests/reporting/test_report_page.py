@@ -17,7 +17,7 @@ from writing import write_json, write_run
 
 from bertaccum import api
 from bertaccum.errors import InputError
-from bertaccum.reporting.report_page import page
+from bertaccum.reporting.report_page import page, shown_scores
 from bertaccum.runs.record import read_record
 
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>x()</script>&amp;'
@@ -249,6 +249,14 @@ def test_mistakes_show_the_probability_of_label_and_prediction(run: Path) -> Non
     texts = [t for t in Outline(page(read_record(run), EVALUATION, MISTAKES)).texts if t.strip()]
     first = texts.index(HOSTILE)
     assert texts[first + 1 : first + 5] == ["bad", "0.0123", "<good>", "0.9877"]
+
+
+@pytest.mark.parametrize(("found", "left_out"), [(2, 0), (100, 0), (130, 30)])
+def test_only_classes_that_occur_are_counted(found: int, left_out: int) -> None:
+    rows = [{"name": f"type {n}", "f1": n / 1000} for n in range(found)]
+    values = EVALUATION | {"classes": rows, "confusion_matrix": None, "reliability": None}
+    shown = shown_scores(values | {"confusion_classes": [f"type {n}" for n in range(131)]})
+    assert (len(shown["classes"]), shown["more_classes"]) == (found - left_out, left_out)
 
 
 def test_page_of_very_many_classes_is_a_summary(run: Path) -> None:

@@ -88,6 +88,14 @@ def test_grid_trains_all_combinations(tmp_path: Path) -> None:
     assert found["seconds"] == 40
 
 
+@pytest.mark.parametrize("halving", [True, False])
+def test_sweep_without_updates_only_evaluates(tmp_path: Path, halving: bool) -> None:
+    trainer = Trainer()
+    found = run(tmp_path, trainer, halving=halving, max_updates=0).result()
+    assert {most for *_, most in trainer.runs} == {0}
+    assert found["grid_updates"] == 0
+
+
 def test_halving_does_not_choose_between_equal_scores(tmp_path: Path) -> None:
     # All ten cells have the same score, so that all train to the end.
     trainer = Trainer(least=0.9)

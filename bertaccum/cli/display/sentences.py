@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -257,14 +257,18 @@ def learned_little(best: metrics.Evaluation, updates: int) -> str:
     return f"{doubt}; {counted(updates, 'update')} may be too few: raise --epochs, or {advice}"
 
 
-def hardly_fell(losses: list[float]) -> str:
+def hardly_fell(found: Iterable[float | None]) -> str:
     """Return a sentence about a run whose training loss hardly fell, given that of each update.
 
-    The means of the first and of the last tenth are compared. A low loss need not fall.
+    The means of the first and of the last tenth are compared. A low loss need not fall. A loss that
+    was not finite is None.
     """
+    losses = [loss for loss in found if loss is not None]
+    if len(losses) < _FEW_UPDATES:
+        return ""
     part = max(len(losses) // 10, 1)
     first, last = (sum(some) / part for some in (losses[:part], losses[-part:]))
-    if len(losses) < _FEW_UPDATES or not (first > _LOW_LOSS and last > _FELL * first):
+    if not (first > _LOW_LOSS and last > _FELL * first):
         return ""
     return (
         f"the training loss hardly fell, from {first:.4f} to {last:.4f} in {len(losses):,} updates:"

@@ -21,6 +21,7 @@ from bertaccum.cli.display import sentences
 from bertaccum.cli.display.run_progress import RunStatistics, follow, progress_line
 from bertaccum.cli.display.stderr_capture import Capture
 from bertaccum.system.files import finite
+from bertaccum.system.printable import printable_json
 from bertaccum.training.events import Event, Started, Updated
 
 
@@ -149,4 +150,5 @@ class Records(_Log):
     def _write(self, event: str, values: dict[str, Any]) -> None:
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
         record = {"time": now, "event": event} | finite(values)
-        sentences.note(json.dumps(record, default=str), self.stderr)
+        line = printable_json(json.dumps(record, default=str))  # It must not wrap on a terminal.
+        print(f"{line}\n", end="", file=self.stderr or sys.stderr, flush=True)
