@@ -341,13 +341,15 @@ def test_closed_pipe_prints_no_error() -> None:
     assert process.wait() == 1
 
 
-@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), ("2>&-", 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("models >&-", 0), ("runs . 2>&-", 0), ("prepare --source nosuch 2>&-", 2)],
+)
 def test_messages_are_lost_but_not_errors_if_a_stream_is_closed(
-    tmp_path: Path, closed: str, code: int
+    tmp_path: Path, arguments: str, code: int
 ) -> None:
-    arguments = f"runs {tmp_path}" if code == 0 else "prepare --source nosuch"
-    command = f"exec {sys.executable} -m bertaccum {arguments} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    command = ["sh", "-c", f"exec {sys.executable} -m bertaccum {arguments}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert "unexpected" not in done.stderr
 
@@ -355,6 +357,8 @@ def test_messages_are_lost_but_not_errors_if_a_stream_is_closed(
 def test_records_are_not_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(terminal, "fileno", lambda: 2)
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((80, 24)))
     monkeypatch.setattr(sys, "stderr", terminal)
     Records(0).note("many words " * 40)
     (line,) = terminal.getvalue().splitlines()
