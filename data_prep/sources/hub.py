@@ -61,7 +61,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     """Download the files of a data set, unless they are in the cache, and open them."""
     repository = hub.resolve(_repository(config), progress)
     note(f"{repository}: commit {repository.commit}")
-    files, described = _files(repository, config, progress)
+    files, described = _files(repository, config, progress, note)
     splits = published_splits(files, config)
     first = files["train"][0]
     features = _features(first, described)
@@ -88,7 +88,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
 
 
 def _files(
-    repository: Repository, config: PrepareConfig, progress: Progress
+    repository: Repository, config: PrepareConfig, progress: Progress, note: Note
 ) -> tuple[dict[str, list[Path]], Any]:
     """Return the files of each split that is used, and what the card says about the columns."""
     names, card = hub.file_names(repository, progress), {}
@@ -99,7 +99,7 @@ def _files(
         repository = _parquet_branch(repository, names, progress)
         found = hub_files.converted(hub.file_names(repository, progress))
     name = hub_files.chosen(found, card, repository.name, config.dataset_config)
-    used = published_splits(found[name], config).values()
+    used = published_splits(found[name], config, note).values()
     paths = {
         split: [hub.fetch(repository, file, progress) for file in found[name][split]]
         for split in used

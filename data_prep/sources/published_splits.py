@@ -6,6 +6,8 @@ from collections.abc import Collection, Container
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
+from bertaccum.system.phrases import listed
+from bertaccum.system.progress import Note, ignore_note
 
 # Names of published splits, in order of preference, by ours.
 _SPLITS = {
@@ -17,8 +19,10 @@ _SPLITS = {
 }
 
 
-def published_splits(names: Collection[str], config: PrepareConfig) -> dict[str, str]:
-    """Return the published name of each of our splits that a data set has.
+def published_splits(
+    names: Collection[str], config: PrepareConfig, note: Note = ignore_note
+) -> dict[str, str]:
+    """Return the published name of each of our splits that a data set has; note the others.
 
     Raises:
       InputError: The data set has no split train.
@@ -30,6 +34,8 @@ def published_splits(names: Collection[str], config: PrepareConfig) -> dict[str,
     known = {ours: [name for name in theirs if name in names] for ours, theirs in _SPLITS.items()}
     splits = {ours: found[0] for ours, found in known.items() if found}
     check_fractions(splits, config, str(config.dataset))
+    if others := [name for name in names if name not in splits.values()]:
+        note(f"{config.dataset}: these splits are not read: {listed(others)}")
     return splits
 
 

@@ -31,7 +31,7 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
     builder = _builder(config, progress)
     chosen = tfds_features.choose(builder.info.features, config)
     _prepare(builder, config, progress)
-    splits = published_splits(list(builder.info.splits), config)
+    splits = published_splits(list(builder.info.splits), config, note)
     parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
     return Source(
         description=f"{builder.info.full_name} of tensorflow-datasets",

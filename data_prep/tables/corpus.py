@@ -138,15 +138,17 @@ def find_corpus(
             hint = f"add files with one of the endings {', '.join(sorted(_ENDINGS))}"
             raise InputError("contains no text files", hint, path=path)
         files += found
+    different = dict[Path, Path]()
     for path in files:
+        different.setdefault(path.resolve(), path)  # Links may lead to the same file.
         refuse_special(path)
         with open_input(path) as file:
             if not file.read(1):
                 raise InputError("is empty", "add text or omit the file", path=path)
-    return Corpus(tuple(dict.fromkeys(files)), reading, documents)
+    return Corpus(tuple(different.values()), reading, documents)
 
 
-def _files_of(folder: Path, note: Note) -> list[Path]:
+def _files_of(folder: Path, note: Note, above: frozenset[Path] = frozenset()) -> list[Path]:
     if is_prepared(folder / _PREPARED):
         note(f"{folder}: reads only {_PREPARED}, so that the other texts stay unseen")
         return [folder / _PREPARED]
@@ -154,8 +156,11 @@ def _files_of(folder: Path, note: Note) -> list[Path]:
     found = [path for path in files if ending(path) in _ENDINGS]
     if skipped := [path.name for path in files if path not in set(found)]:
         note(f"{folder}: skipped files that are neither text nor tables ({listed(skipped)})")
+    if broken := [p.name for p in sorted(folder.iterdir()) if p.is_symlink() and not p.exists()]:
+        note(f"{folder}: skipped links to what does not exist ({listed(broken)})")
     # A link to a folder could lead back to one above it.
-    inside = [_files_of(path, note) for path in folders if not path.is_symlink()]
+    above |= {folder.resolve()}
+    inside = [_files_of(path, note, above) for path in folders if path.resolve() not in above]
     return [path for some in inside for path in some] + found
 
 

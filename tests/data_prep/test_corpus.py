@@ -117,6 +117,17 @@ def test_folders_are_read_in_order(tmp_path: Path) -> None:
     assert [text.strip() for _, text in found.parts()] == ["one", "two", "three", "four"]
 
 
+def test_links_are_followed_and_files_read_once(tmp_path: Path) -> None:
+    linked = write(tmp_path / "far/a.txt", "one\n")
+    own = write(tmp_path / "near/b.txt", "two\n")
+    (tmp_path / "near/wiki").symlink_to(tmp_path / "far")
+    (tmp_path / "near/gone.txt").symlink_to(tmp_path / "absent")
+    notes: list[str] = []
+    found = find_corpus([own.parent, linked, own.parent / "../far/a.txt"], note=notes.append)
+    assert [text.strip() for _, text in found.parts()] == ["one", "two"]
+    assert notes == [f"{own.parent}: skipped links to what does not exist (gone.txt)"]
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_only_training_texts_of_a_data_folder_are_read(tmp_path: Path, inside: bool) -> None:
     rows = "".join(f"{n % 2}\tfirst {n}\tsecond {n}\n" for n in range(20))

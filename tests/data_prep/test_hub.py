@@ -149,6 +149,16 @@ def test_files_without_a_card_are_found_by_name(client: HubClient) -> None:
     assert (len(rows(folder, "train")), len(rows(folder, "dev"))) == (20, 20)
 
 
+def test_splits_that_are_not_read_are_noted(client: HubClient) -> None:
+    lines = "text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(20))
+    card = "data_files: {train: a.csv, unsupervised: b.csv}"
+    card = f"---\nconfigs: [{{config_name: default, {card}}}]\n---\n"
+    files = {"README.md": card.encode(), "a.csv": lines.encode(), "b.csv": lines.encode()}
+    client.hub.add("owner/texts", files, "dataset")
+    told, _ = prepared(client, name="owner/texts")
+    assert "owner/texts: these splits are not read: unsupervised" in told
+
+
 def test_converted_files_are_used_where_a_repository_has_code(client: HubClient) -> None:
     repository = client.hub.add("owner/code", {"code.py": b"raise SystemExit"}, "dataset")
     converted = {
