@@ -150,6 +150,7 @@ def test_store_is_temporary_if_the_cache_cannot_be_written(
     (tmp_path / "file").touch()
     documents = documents_of(20)
     expected = opened(written(tmp_path / "a.txt", documents))
+    monkeypatch.setenv("BERTACCUM_TEMPORARY_CACHE", "")
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "file/cache"))
     found = opened(written(tmp_path / "a.txt", documents))
     assert [*map(sequences, found)] == [*map(sequences, expected)]
