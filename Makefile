@@ -26,7 +26,7 @@ $(RUNS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo "bertaccum needs Python 3.10 to 3.13; choose one with make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing bertaccum in $(VENV): pip downloads 850 MB, and the installation takes 3.4 GB"
+	@echo "installing bertaccum in $(VENV): pip downloads 850 MB, and the installation takes 3.3 GB"
 	$(BIN)/python -m pip install --constraint constraints.txt --editable .
 	@touch $@
 
