@@ -61,7 +61,7 @@ def _clone_model(model: Any, clone_layer: Any) -> tf_keras.Model:
         clone = tf_keras.models.clone_model(model, clone_function=clone_layer)
         # Keras clones every Sequential model as a plain one.
         if isinstance(model, AccumulatingModel) and isinstance(model, tf_keras.Sequential):
-            accumulate_gradients(clone, *model._accumulation[:3])
+            accumulate_gradients(clone, *model._accumulation)
     # Keras clones some subclasses of functional models as plain functional models.
     if clone is None or own_class(clone) is not own_class(model):
         raise ValueError(

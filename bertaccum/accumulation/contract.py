@@ -23,13 +23,13 @@ class Settings(NamedTuple):
     steps: Any
     on_partial: str
     loss_weight: LossWeight | None
-    named: set[str]  # Layers of batch normalization that a warning has named.
 
 
 class PartialWindows:
     """The part of an accumulating model that knows when its windows end."""
 
     _accumulation: Settings
+    _warned_of: set[str]  # Layers of batch normalization that a warning has named.
 
     def end_window(self) -> None:
         """Apply or drop a partial window, or leave it if `on_partial` is `carry`.

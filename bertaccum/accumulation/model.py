@@ -63,11 +63,13 @@ def accumulate_gradients(
     for layer in model.submodules:
         if isinstance(layer, AccumBatchNormalization):
             _check_same_steps(f"layer {layer.name}", layer.accumulation_steps, accumulation_steps)
-    settings = contract.Settings(accumulation_steps, on_partial, loss_weight, set())
+    warned_of = set[str]()
     if checks.accumulates(accumulation_steps):
-        checks.warn_of_batch_normalization(model, settings.named)
+        checks.warn_of_batch_normalization(model, warned_of)
+    settings = contract.Settings(accumulation_steps, on_partial, loss_weight)
+    names = {"_accumulation": settings, "_warned_of": warned_of}
     bases = (AccumulatingModel, type(model))
-    model.__class__ = type(AccumulatingModel.__name__, bases, {"_accumulation": settings})
+    model.__class__ = type(AccumulatingModel.__name__, bases, names)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = model._get_optimizer(model.optimizer)
         _tf_compat.reset_compile_cache(model)
@@ -165,7 +167,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _get_optimizer(self, optimizer: Any) -> Any:
         # `compile` passes every optimizer to this hook; a WideDeepModel has a list of two.
         if checks.accumulates(self._accumulation.steps):  # Layers may have been unfrozen.
-            checks.warn_of_batch_normalization(self, self._accumulation.named)
+            checks.warn_of_batch_normalization(self, self._warned_of)
         return tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))
 
     def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:

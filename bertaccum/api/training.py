@@ -11,7 +11,7 @@ from bertaccum.api.arguments import callback_of, configured, takes
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import named_options
-from bertaccum.options.pretraining import HIDDEN, PretrainConfig
+from bertaccum.options.pretraining import HIDDEN, PretrainConfig, hidden_options
 from bertaccum.system.progress import Progress, silent
 from bertaccum.system.stopping import Stopping
 
@@ -291,7 +291,7 @@ def _events(
 
         return resume_run(Path(resume), options, progress, stopping, inputs)
     whole = configured(kind, config, options)
-    hidden = HIDDEN if kind is PretrainConfig else frozenset()
+    hidden = hidden_options(kind)
     given = {name: value for name, value in named_options(whole).items() if name not in hidden}
     named = options if config is None else given
     inputs = check_run(whole, progress)

@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program, and turn every error into one line and an exit code."""
     views: list[View] = []
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # It was closed at the start, so what is printed is lost.
+        if getattr(sys, name) is None:  # It was closed at the start; output is lost.
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # A file name may not be UTF-8.

@@ -78,7 +78,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
     """
     cluster = _cluster()
     if kind == "auto":
-        kind = "multi-worker" if cluster else "one" if _local(replicas) == 1 else "mirrored"
+        kind = "multi-worker" if cluster else "mirrored"
     count = _local(replicas)
     if kind == "multi-worker" and (cluster is None or count * len(cluster.addresses) > 1):
         return _multi_worker(cluster, replicas, timeout_seconds)
@@ -87,7 +87,7 @@ def make_topology(kind: str, replicas: int | None, timeout_seconds: float) -> To
             f"`strategy` {kind} is for one process, but {cluster.source} describes workers",
             "choose `strategy` multi-worker, or start the process without that description",
         )
-    if kind == "one" or count == 1:  # A strategy needs at least two replicas to have a purpose.
+    if kind == "one" or count == 1:  # A single replica needs no strategy.
         return Topology()
     return Topology(_tf_compat.mirrored_strategy(_devices(count)), count)
 

@@ -66,12 +66,13 @@ def accumulate_gradients(
     for layer in _keras_compat.all_layers(model):
         if isinstance(layer, AccumBatchNormalization) and layer.accumulation_steps != steps:
             raise contract.other_steps(f"layer {layer.name}", layer.accumulation_steps, steps)
-    settings = contract.Settings(steps, on_partial, loss_weight, set())
+    warned_of = set[str]()
     if steps != 1:
         _check_activity_regularizers(model)
-        _warn_of_batch_normalization(model, settings.named)
+        _warn_of_batch_normalization(model, warned_of)
         _warn_of_changing_state(model)
-    names = {"__module__": __name__, "_accumulation": settings}
+    settings = contract.Settings(steps, on_partial, loss_weight)
+    names = {"__module__": __name__, "_accumulation": settings, "_warned_of": warned_of}
     model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
     if getattr(model, "optimizer", None) is not None:
         model._accumulate()
@@ -124,7 +125,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _accumulate(self) -> None:
         """Make the optimizer accumulate, and the losses report their divisors."""
         if self._accumulation.steps != 1:  # Layers may have been unfrozen.
-            _warn_of_batch_normalization(self, self._accumulation.named)
+            _warn_of_batch_normalization(self, self._warned_of)
         self.__dict__.pop("_optimizers_seen", None)
         tracker = functools.partial(WindowLoss, self._accumulation.steps)
         _keras_compat.replace_losses(self, micro_batch.MeasuredLoss, tracker)

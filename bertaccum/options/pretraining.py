@@ -126,6 +126,11 @@ def text_paths(text: str) -> list[str]:
     return [path for part in text.split(",") if (path := part.strip())]
 
 
+def hidden_options(kind: type[TrainConfig]) -> frozenset[str]:
+    """Return the options of a class that its command does not have."""
+    return HIDDEN if issubclass(kind, PretrainConfig) else frozenset()
+
+
 def train_config(values: dict[str, Any]) -> TrainConfig:
     """Return the options of a run from its recorded values."""
     return (PretrainConfig if values.get("task") == MASKED_LM else TrainConfig)(**values)

@@ -18,7 +18,7 @@ import yaml
 
 from bertaccum.errors import ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.pretraining import HIDDEN
+from bertaccum.options.pretraining import hidden_options
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
@@ -224,7 +224,7 @@ def _unused_name() -> Path:
 
 def _yaml(config: TrainConfig) -> str:
     # `task` tells that a run was pretrained.
-    hidden = HIDDEN - {"task"} if config.predicts_masked else frozenset()
+    hidden = hidden_options(type(config)) - {"task"}
     values = {
         name: value
         for name, value in dataclasses.asdict(config).items()

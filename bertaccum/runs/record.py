@@ -15,7 +15,7 @@ from bertaccum.errors import ConfigError, InputError, reason
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import field_names
 from bertaccum.options.metrics import metric_of
-from bertaccum.options.pretraining import HIDDEN, train_config
+from bertaccum.options.pretraining import hidden_options, train_config
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import open_input, read_mapping
 
@@ -157,9 +157,9 @@ def config_to_resume(run: Path, asked: Iterable[str]) -> TrainConfig:
       InputError: There is no run in the folder, or its configuration is damaged.
     """
     config = read_run_config(run)
-    command, hidden = ("pretrain", HIDDEN) if config.predicts_masked else ("train", frozenset())
+    command, known = "pretrain" if config.predicts_masked else "train", field_names(type(config))
     for name in asked:
-        if name not in field_names(type(config)) - hidden:
+        if name not in known - hidden_options(type(config)):
             what = f"`{name}` has no effect on {run}, which began with `bertaccum {command}`"
             raise ConfigError(what, f"omit `{name}`")
     return config

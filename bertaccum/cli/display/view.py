@@ -151,4 +151,4 @@ class Records(_Log):
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
         record = {"time": now, "event": event} | finite(values)
         line = printable_json(json.dumps(record, default=str))  # It must not wrap on a terminal.
-        print(f"{line}\n", end="", file=self.stderr or sys.stderr, flush=True)
+        print(f"{line}\n", end="", file=self.stderr, flush=True)
