@@ -22,11 +22,11 @@ from bertaccum.options.task_names import (
 from bertaccum.system import hub
 from bertaccum.system.hub_errors import UnreachableError
 from bertaccum.system.hub_names import DATASET, Repository, parse
-from bertaccum.system.phrases import counted
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note, Progress, silent
 from data_prep.sources import hub_files
 from data_prep.sources.hub_files import CARD
-from data_prep.sources.published_splits import published_splits
+from data_prep.sources.published_splits import check_fractions, published_splits
 from data_prep.tables.cell_lists import items_in
 from data_prep.tables.columns import LABEL, ReadOptions, read_options, with_usual_columns
 from data_prep.tables.other_formats import parquet_features
@@ -37,6 +37,7 @@ from data_prep.tables.text_files import is_parquet
 
 _CONVERTED = "refs/convert/parquet"
 _UNLABELED = "-1"
+_LISTED = 5
 _SEPARATOR = "\x1f"  # Joins the labels of a row. No name of a class contains this character.
 
 
@@ -62,7 +63,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     repository = hub.resolve(_repository(config), progress)
     note(f"{repository}: commit {repository.commit}")
     files, described = _files(repository, config, progress, note)
-    splits = published_splits(files, config)
+    splits = published_splits(files, config.dataset)
     first = files["train"][0]
     features = _features(first, described)
     reading = _reading(config, features, first, note)
@@ -74,6 +75,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     for split in [split for split in parts if split != "train"]:
         if not parts[split].has_labels():
             note(f"{parts.pop(split).where}: has no labels, so it is not used")
+    check_fractions(parts, config, str(repository))
     given = {split: part.part() for split, part in parts.items()}
     is_joined = label.several and bool(label.names)
     return Source(
@@ -94,15 +96,23 @@ def _files(
     names, card = hub.file_names(repository, progress), {}
     if CARD in names:
         card = hub_files.read_card(hub.fetch(repository, CARD, progress))
-    found = hub_files.configurations(card, names)
+    tables = hub_files.readable(names)
+    found = hub_files.configurations(card, tables)
     if not found:
         repository = _parquet_branch(repository, names, progress)
-        found = hub_files.converted(hub.file_names(repository, progress))
+        tables = hub_files.readable(hub.file_names(repository, progress))
+        found = hub_files.converted(tables)
     name = hub_files.chosen(found, card, repository.name, config.dataset_config)
-    used = published_splits(found[name], config, note).values()
+    used = published_splits(found[name], config.dataset, note).values()
+    read = {split: hub_files.of_one_format(found[name][split]) for split in used}
+    known = {file for splits in found.values() for files in splits.values() for file in files}
+    others = [file for file in tables if file not in known]
+    others += [file for split in used for file in found[name][split] if file not in read[split]]
+    if others:
+        note(f"{repository}: these files are not read: {listed(others, _LISTED)}")
     paths = {
-        split: [hub.fetch(repository, file, progress) for file in found[name][split]]
-        for split in used
+        split: [hub.fetch(repository, file, progress) for file in files]
+        for split, files in read.items()
     }
     return paths, hub_files.described_features(card, name)
 
@@ -126,7 +136,7 @@ def _parquet_branch(repository: Repository, names: list[str], progress: Progress
     except UnreachableError:
         raise
     except InputError:
-        what = f"has no Parquet, CSV or JSON Lines files, only {', '.join(names[:8])}"
+        what = f"has no Parquet, CSV or JSON Lines files of a split, only {listed(names, _LISTED)}"
         raise InputError(what, "choose another `dataset`", path=str(repository)) from None
 
 
@@ -139,6 +149,7 @@ def _reading(
         tags = next((name for name in (config.label_column, *TAG_COLUMNS) if name in features), "")
         names = features.get(tags, _Feature()).names or reading.tag_names
         return dataclasses.replace(reading, words=True, tag_names=names)
+    reading = dataclasses.replace(reading, may_lack_labels=True)
     classes = [name for name, feature in features.items() if feature.names]
     unnamed = reading.label_column == LABEL not in features and not reading.label_columns
     if unnamed and len(classes) == 1:
@@ -221,7 +232,8 @@ class _Split:
     def has_labels(self) -> bool:
         """Return whether any row has a label; benchmarks publish test sets without them."""
         try:
-            return any(row.label not in (_UNLABELED, "-1.0") for row in self._rows(lambda _: None))
+            rows = self._rows(lambda _: None)
+            return any(row.label not in ("", _UNLABELED, "-1.0") for row in rows)
         except ConfigError:  # There is no such column.
             return False
 
@@ -231,7 +243,8 @@ class _Split:
     def _labeled(self) -> Iterator[Row]:
         missing = 0
         for number, row in enumerate(self._rows(self.note), 1):
-            if row.label == _UNLABELED and self.label.names:  # Else -1 may be a class.
+            # Without names, -1 may be a class.
+            if row.label == "" or (row.label == _UNLABELED and self.label.names):
                 missing += 1
             else:
                 yield row._replace(row=number, label=self._named(row))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from fnmatch import filter as matching
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,11 +17,19 @@ from bertaccum.system.yaml_loader import Loader
 CARD = "README.md"
 # For each configuration, the files of each split.
 Configurations = dict[str, dict[str, list[str]]]
-_PARQUET = ".parquet"
-_READABLE = (_PARQUET, ".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".csv.gz", ".jsonl.gz")
+_PARQUET, _JSON, _CSV = ".parquet", ".json", ".csv"
+_FORMATS = {
+    _PARQUET: _PARQUET,
+    **dict.fromkeys((_JSON, ".jsonl", ".ndjson"), _JSON),
+    **dict.fromkeys((_CSV, ".tsv"), _CSV),
+}
+_PREFERRED = (_CSV, _JSON, _PARQUET)  # If a split has as many files of each, the last one.
+_PACKED = frozenset({".gz", ".zip"})
 # JSON files about the data set.
 _ABOUT = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json"})
 _DEFAULT = "default"
+# The library datasets writes these names. Splits may have any names.
+_SHARD = re.compile(r"data/([\w.-]+?)-\d{5}-of-\d{5}[^/]*")
 # Words in the names of files and folders, as the Hub itself finds the splits.
 _WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -46,13 +54,35 @@ def configurations(card: Mapping[str, Any], names: list[str]) -> Configurations:
 
     Args:
       card: The YAML of the data set's card.
-      names: The paths of all files.
+      names: The paths of all files that can be read.
     """
-    readable = [n for n in names if n.endswith(_READABLE) and PurePosixPath(n).name not in _ABOUT]
     described = _listed(card.get("configs"))
-    found = {str(one.get("config_name", _DEFAULT)): _files(one, readable) for one in described}
-    found = {name: splits for name, splits in found.items() if splits}
-    return found or _by_names(readable)
+    if not described:
+        return {_DEFAULT: splits} if (splits := _by_names(names)) else {}
+    found = {str(one.get("config_name", _DEFAULT)): _files(one, names) for one in described}
+    return {name: splits for name, splits in found.items() if splits}
+
+
+def readable(names: Iterable[str]) -> list[str]:
+    """Return the paths of the tables among the files of a data set."""
+    return [name for name in names if _format(name) and PurePosixPath(name).name not in _ABOUT]
+
+
+def of_one_format(names: list[str]) -> list[str]:
+    """Return the files of a split in the most frequent format.
+
+    Some data sets have the same rows in several formats, and the library datasets also reads one.
+    """
+    counts = Counter(map(_format, names))
+    most = max(_PREFERRED, key=lambda one: (counts[one], _PREFERRED.index(one)))
+    return [name for name in names if _format(name) == most]
+
+
+def _format(name: str) -> str | None:
+    path = PurePosixPath(name.lower())
+    if path.suffix in _PACKED and not path.stem.endswith(_PARQUET):
+        path = PurePosixPath(path.stem)
+    return _FORMATS.get(path.suffix)
 
 
 def converted(names: list[str]) -> Configurations:
@@ -107,30 +137,44 @@ def _files(one: Mapping[str, Any], names: list[str]) -> dict[str, list[str]]:
         parts = [(part.get("split"), part.get("path")) for part in _listed(given)]
     else:
         parts = [("train", given)] if given else []
-    folder = f"{one['data_dir']}/" if isinstance(one.get("data_dir"), str) else ""
-    if folder and not parts:
-        return _by_names(name for name in names if name.startswith(folder)).get(_DEFAULT, {})
+    folder = str(one.get("data_dir") or ".")
+    if not parts:
+        return _by_names(names, folder)
     splits = {str(split): _matching(patterns, folder, names) for split, patterns in parts}
     return {split: files for split, files in splits.items() if files}
 
 
 def _matching(patterns: Any, folder: str, names: list[str]) -> list[str]:
+    """Return the files whose path matches a pattern, in which `**` but not `*` matches `/`."""
+    from fsspec.utils import glob_translate
+
     listed = patterns if isinstance(patterns, list) else [patterns]
-    wanted = [folder + str(one).removeprefix("./").replace("**/", "*") for one in listed]
-    return list(dict.fromkeys(name for one in wanted for name in sorted(matching(names, one))))
+    found = [re.compile(glob_translate(str(PurePosixPath(folder, str(one))))) for one in listed]
+    return list(dict.fromkeys(name for one in found for name in sorted(names) if one.match(name)))
 
 
-def _by_names(names: Iterable[str]) -> Configurations:
-    """Return the files of each split, by the words in their paths; Parquet has priority."""
-    names = sorted(names)
-    names = [name for name in names if name.startswith("data/")] or names
-    names = [name for name in names if name.endswith(_PARQUET)] or names
+def _by_names(names: Iterable[str], folder: str = ".") -> dict[str, list[str]]:
+    """Return the files of each split in a folder, by the words in their paths.
+
+    Words in the names of folders have priority. If there are none at all, all files are `train`.
+    """
+    paths = {name: PurePosixPath(name) for name in sorted(names)}
+    inside = {
+        n: path.relative_to(folder) for n, path in paths.items() if path.is_relative_to(folder)
+    }
+    shards = {name: _SHARD.fullmatch(str(path)) for name, path in inside.items()}
+    found = {name: match[1] for name, match in shards.items() if match}
+    found = found or {name: split for name, path in inside.items() if (split := _split_of(path))}
     splits: dict[str, list[str]] = {}
-    for name in names:
-        words = re.findall(r"[a-z]+", name.removeprefix("data/").lower())
-        known = [_WORDS[word] for word in words if word in _WORDS]
-        if known:
-            splits.setdefault(known[-1], []).append(name)
-    if not splits and names:
-        splits = {"train": names}
-    return {_DEFAULT: splits} if splits else {}
+    for name, split in (found or dict.fromkeys(inside, "train")).items():
+        splits.setdefault(split, []).append(name)
+    return splits
+
+
+def _split_of(path: PurePosixPath) -> str | None:
+    """Return the last split that is a word in the names of the folders, or else of the file."""
+    for part in (str(path.parent), path.name):
+        words = [_WORDS[word] for word in re.findall(r"[a-z]+", part.lower()) if word in _WORDS]
+        if words:
+            return words[-1]
+    return None

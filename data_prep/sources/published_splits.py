@@ -20,22 +20,20 @@ _SPLITS = {
 
 
 def published_splits(
-    names: Collection[str], config: PrepareConfig, note: Note = ignore_note
+    names: Collection[str], dataset: str | None, note: Note = ignore_note
 ) -> dict[str, str]:
     """Return the published name of each of our splits that a data set has; note the others.
 
     Raises:
       InputError: The data set has no split train.
-      ConfigError: `test_fraction` or `dev_fraction` is set, but the data set has this split.
     """
     if "train" not in names:
-        what = f"{config.dataset} has no split train, only {', '.join(names)}"
+        what = f"{dataset} has no split train, only {', '.join(names)}"
         raise InputError(what, "choose another `dataset`")
     known = {ours: [name for name in theirs if name in names] for ours, theirs in _SPLITS.items()}
     splits = {ours: found[0] for ours, found in known.items() if found}
-    check_fractions(splits, config, str(config.dataset))
     if others := [name for name in names if name not in splits.values()]:
-        note(f"{config.dataset}: these splits are not read: {listed(others)}")
+        note(f"{dataset}: these splits are not read: {listed(others)}")
     return splits
 
 

@@ -12,7 +12,7 @@ from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note, Progress
 from data_prep.sources import tfds_features
 from data_prep.sources.glue_tables import TASKS_OF_GLUE, plain_name
-from data_prep.sources.published_splits import published_splits
+from data_prep.sources.published_splits import check_fractions, published_splits
 from data_prep.sources.tfds_builds import data_folder, explaining_errors, patched_tfds
 from data_prep.sources.tfds_features import ChosenFeatures
 from data_prep.tables.rows import Part, Row, Source
@@ -31,7 +31,8 @@ def tfds_source(config: PrepareConfig, progress: Progress, note: Note) -> Source
     builder = _builder(config, progress)
     chosen = tfds_features.choose(builder.info.features, config)
     _prepare(builder, config, progress)
-    splits = published_splits(list(builder.info.splits), config, note)
+    splits = published_splits(list(builder.info.splits), config.dataset, note)
+    check_fractions(splits, config, str(config.dataset))
     parts = {name: _part(builder, split, chosen, note) for name, split in splits.items()}
     return Source(
         description=f"{builder.info.full_name} of tensorflow-datasets",

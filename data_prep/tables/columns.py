@@ -45,6 +45,7 @@ class ReadOptions:
     # Whether a column named `weight` contains weights if `weight_column` is None.
     weight_if_named: bool = False
     several_labels: bool = False  # Whether a row may have any number of labels.
+    may_lack_labels: bool = False  # Whether rows without a label are read, with an empty one.
     words: bool = False  # Whether a row is a sentence whose words have tags.
     tag_names: tuple[str, ...] = ()  # Names of tags that are numbers.
     # Whether errors name the options of `test_file`, such as `test_text_column`.
@@ -99,6 +100,7 @@ class ColumnIndices(NamedTuple):
     flags: tuple[tuple[str, int], ...] = ()  # The name and the position of each column of 0 and 1.
     separator: str = LABEL_SEPARATOR  # Joins the names of the columns that contain 1.
     several_labels: bool = False  # Whether a row may have any number of labels.
+    may_lack_labels: bool = False  # Whether rows without a label are read.
 
     @property
     def used(self) -> list[int]:
@@ -184,6 +186,7 @@ def find_columns(
         _flags(flags, names, reading.label_separator, path),
         reading.label_separator,
         reading.several_labels,
+        reading.may_lack_labels,
     )
 
 
@@ -235,6 +238,8 @@ def example(
     """Return the example in a row of a table."""
     label = None if indices.label is None else cells[indices.label].strip()
     if label is not None and not label[:1].isalnum() and not visible(label):
+        if indices.may_lack_labels:
+            return Row(row, "", cells[indices.text])
         no_label = f"if no label applies to this text, write {indices.separator} alone in the cell"
         remedy = no_label if indices.several_labels else "add one or delete the row"
         raise InputError("has no label", remedy, path=path, row=row)

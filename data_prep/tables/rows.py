@@ -26,8 +26,8 @@ class Row(NamedTuple):
     """One example, before cleaning."""
 
     row: int  # The number of the line or record in the source, counted from 1.
-    # The class without surrounding spaces; never empty. None if the source has no classes or the
-    # caller did not ask for them.
+    # The class without surrounding spaces; never empty, except with `ReadOptions.may_lack_labels`.
+    # None if the source has no classes or the caller did not ask for them.
     label: str | None
     text: str  # The text, before cleaning.
     # The second text of a pair, before cleaning; may be empty. None for single texts.

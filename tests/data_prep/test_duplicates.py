@@ -10,7 +10,7 @@ from preparing import run
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
-from data_prep.sources.published_splits import published_splits
+from data_prep.sources.published_splits import check_fractions
 from data_prep.tables.tsv import read_tsv
 
 Rows = list[tuple[str, str]]
@@ -165,4 +165,4 @@ def test_fraction_of_a_published_split_is_refused(split: str) -> None:
         f"`{split}_fraction` 0.3 cannot be used with owner/name, which already has {split} row"
     )
     with pytest.raises(ConfigError, match=message):
-        published_splits(["train", "validation", "test"], config)
+        check_fractions(["train", "dev", "test"], config, "owner/name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -14,6 +15,8 @@ from hub_client import HubClient
 pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, of the extra parquet")
 
 from pyarrow import parquet  # noqa: E402
+
+from data_prep.sources.hub_files import configurations, readable  # noqa: E402
 
 NAMES = ["negative", "positive"]
 CLASSES = {"names": NAMES, "_type": "ClassLabel"}
@@ -149,6 +152,95 @@ def test_files_without_a_card_are_found_by_name(client: HubClient) -> None:
     assert (len(rows(folder, "train")), len(rows(folder, "dev"))) == (20, 20)
 
 
+LINES = b"text,label\n" + b"".join(b"text %d,%c\n" % (n, b"ab"[n % 2]) for n in range(20))
+OBJECTS = b"".join(b'{"text": "object %d", "label": "%c"}\n' % (n, b"ab"[n % 2]) for n in range(10))
+
+
+def test_rows_that_are_there_in_several_formats_are_read_once(client: HubClient) -> None:
+    files = {"train.csv": LINES, "train.jsonl": OBJECTS, "test.csv": LINES}
+    client.hub.add("owner/texts", files, "dataset")
+    told, folder = prepared(client, name="owner/texts")
+    found = rows(folder, "train") + rows(folder, "dev")
+    assert len(found) == 10 and all(text.startswith("object") for _, text in found)
+    assert len(rows(folder, "test")) == 20
+    assert "these files are not read: train.csv" in told
+    assert "train.csv" not in client.hub.fetched()
+
+
+def test_files_of_no_split_are_noted(client: HubClient) -> None:
+    files = {"data/extra.csv": LINES, "train.tsv.gz": gzip.compress(LINES.replace(b",", b"\t"))}
+    client.hub.add("owner/texts", files, "dataset")
+    told, folder = prepared(client, name="owner/texts")
+    assert len(rows(folder, "train") + rows(folder, "dev")) == 20
+    assert "these files are not read: data/extra.csv" in told
+
+
+def test_test_rows_may_lack_labels(client: HubClient) -> None:
+    """Then the test set is held out of the training rows, if that is asked for."""
+    texts = [f"text {n}" for n in range(20)]
+    files = {"train.parquet": table(text=texts, label=["a", "b"] * 9 + ["a", None])}
+    files["test.parquet"] = table(text=texts, label=pyarrow.nulls(20, pyarrow.string()))
+    client.hub.add("owner/texts", files, "dataset")
+    told, folder = prepared(client, "--test-fraction", "0.2", name="owner/texts")
+    assert "owner/texts test: has no labels, so it is not used" in told
+    assert "owner/texts train: skipped 1 row without a label" in told
+    assert len(rows(folder, "test")) in (3, 4)
+    files["test.parquet"] = table(text=texts, label=["a", "b"] * 10)
+    client.hub.add("owner/more", files, "dataset")
+    line = error(client, "--overwrite", "--test-fraction", "0.2", name="owner/more")
+    assert "cannot be used with owner/more, which already has test rows" in line
+
+
+@pytest.mark.parametrize(
+    ("configs", "names", "found"),
+    [
+        (
+            [{"config_name": "en", "data_dir": "en/"}, {"config_name": "de", "data_dir": "de"}],
+            ["de/train.csv", "en/train.csv", "en/dev.csv"],
+            {
+                "en": {"validation": ["en/dev.csv"], "train": ["en/train.csv"]},
+                "de": {"train": ["de/train.csv"]},
+            },
+        ),
+        # A star matches no slash, but two do.
+        ([{"data_files": "*.csv"}], ["a.csv", "b/c.csv"], {"default": {"train": ["a.csv"]}}),
+        (
+            [{"data_files": "./**/*.csv"}],
+            ["a.csv", "b/c.csv"],
+            {"default": {"train": ["a.csv", "b/c.csv"]}},
+        ),
+        # What a card describes is not replaced by other files.
+        ([{"data_files": "*.arrow"}], ["about.csv"], {}),
+        ([{"config_name": "x"}], ["train.csv"], {"x": {"train": ["train.csv"]}}),
+        # Shards have the names of their splits.
+        (
+            [],
+            ["data/a_test-00000-of-00001.parquet", "data/test-00000-of-00001-0a.csv", "train.csv"],
+            {
+                "default": {
+                    "a_test": ["data/a_test-00000-of-00001.parquet"],
+                    "test": ["data/test-00000-of-00001-0a.csv"],
+                }
+            },
+        ),
+        (
+            [],
+            ["train/test_cases.csv", "eval/a.csv", "b.csv"],
+            {"default": {"test": ["eval/a.csv"], "train": ["train/test_cases.csv"]}},
+        ),
+        ([], ["a.csv", "b.csv"], {"default": {"train": ["a.csv", "b.csv"]}}),
+    ],
+)
+def test_files_of_splits(configs: Any, names: list[str], found: Any) -> None:
+    assert configurations({"configs": configs}, names) == found
+
+
+def test_which_files_are_tables() -> None:
+    names = ["a.CSV", "a.tsv.gz", "a.json.zip", "a.ndjson", "b.parquet"]
+    others = ["b.parquet.gz", "c.txt", "c.gz", "dataset_infos.json", "x/state.json", "csv"]
+    assert readable(names + others) == names
+
+
 def test_splits_that_are_not_read_are_noted(client: HubClient) -> None:
     lines = "text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(20))
     card = "data_files: {train: a.csv, unsupervised: b.csv}"
@@ -165,7 +257,7 @@ def test_converted_files_are_used_where_a_repository_has_code(client: HubClient)
         "default/train/0000.parquet": sst2([0, 1, 0, 1] * 5, "train"),
         "default/validation/0000.parquet": sst2([0, 1], "dev"),
     }
-    assert "has no Parquet, CSV or JSON Lines files, only code.py" in error(
+    assert "has no Parquet, CSV or JSON Lines files of a split, only code.py" in error(
         client, name="owner/code"
     )
     repository.commit(converted, "refs/convert/parquet")
