@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -128,6 +129,20 @@ def test_eval_writes_to_its_run_when_another_run_starts(run: Any, tmp_path: Path
     result = bertaccum.evaluate(run=str(latest), split="dev", progress=begin_another)
     assert result.examples == 16
     assert not list((tmp_path / "another").iterdir())
+
+
+def test_data_that_changed_since_the_run_began_is_noted(run: Any, tmp_path: Path) -> None:
+    """The model may have been trained on rows of the new test.tsv or dev.tsv."""
+    again = tmp_path / "again"
+    shutil.copytree("runs/one", again)
+    inputs = json.loads((again / "inputs.json").read_text())
+    (again / "inputs.json").write_text(json.dumps(inputs | {"train.tsv": "0" * 64}))
+    said = "reviews: train.tsv changed since the run began"
+    for command in (["eval"], ["report", "--out", str(tmp_path / "page.html")]):
+        assert said in run(*command, "--run", str(again), "--split", "dev")[2]
+        assert said not in run(*command, "--run", "runs/one", "--split", "dev")[2]
+    assert said not in run("eval", "--run", str(again), "--file", "reviews/dev.tsv")[2]
+    assert said in run("eval", "--run", str(again), "--file", "reviews/dev.tsv", "--calibrate")[2]
 
 
 def test_eval_accepts_column_names_and_numbers(run: Any, folder: Path) -> None:

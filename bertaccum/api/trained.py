@@ -39,7 +39,7 @@ def evaluate(
     Args:
       config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
-      note: Called with messages about how `file` is read.
+      note: Called with messages about how `file` is read, and about data that has changed.
       keep: Whether to write the result to the run folder.
       options: Fields of `EvalConfig`.
 
@@ -114,6 +114,7 @@ def report(
     config: ReportConfig | None = None,
     *,
     progress: Progress = silent,
+    note: Note = ignore_note,
     **options: Any,
 ) -> Path:
     """Write an HTML page about a run, as `bertaccum report` does.
@@ -123,6 +124,7 @@ def report(
         contains no scores.
       config: The options; `options` override it. If it is None, the defaults apply.
       progress: Called with the name of a phase, the amount of finished work and the total.
+      note: Called with a message if the data has changed since the run began.
       options: Fields of `ReportConfig`.
 
     Returns:
@@ -152,7 +154,7 @@ def report(
         from bertaccum.inference.inputs import evaluated_table
 
         wanted = EvalConfig(run=config.run, split=config.split)
-        found = predictions(wanted, evaluated_table(wanted), progress)
+        found = predictions(wanted, evaluated_table(wanted), progress, note)
         judged = evaluation(found).record(), most_wrong(found, _MISTAKES)
     # A link that the user names is followed; one in the run folder is replaced.
     write_text(out.resolve() if config.out else out, page(record, *judged, blanks))

@@ -26,7 +26,7 @@ from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
-from bertaccum.system.files import json_text
+from bertaccum.system.files import json_text, read_mapping, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
@@ -60,6 +60,8 @@ def predictions(
     """Return the predictions of a run's best model for a labeled TSV."""
     limit_memory(size_in_bytes("memory_limit", config.memory_limit))
     trained = load_trained(Path(config.run))
+    if not config.file or config.calibrate or config.thresholds == FITTED:
+        _note_changed_data(config, Path(trained.config.data), note)
     task = _fitted(config, trained, progress)
     if config.strict:
         check_options(task, ["strict"])
@@ -89,6 +91,16 @@ def predictions(
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)
     return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows, speed)
+
+
+def _note_changed_data(config: EvalConfig, data: Path, note: Note) -> None:
+    """Note that a data folder was prepared again, perhaps with another split, since a run began."""
+    began = read_mapping(RunPaths(Path(config.run)).inputs) or {}
+    tsvs = [tsv for tsv in (data / "train.tsv", data / "dev.tsv") if tsv.is_file()]
+    changed = [tsv.name for tsv in tsvs if began.get(tsv.name) not in (None, sha256(tsv))]
+    if changed:
+        what = f"{data}: {' and '.join(changed)} changed since the run began"
+        note(f"{what}, so the model may have been trained on rows that it is evaluated on")
 
 
 def _speed(predictor: Predictor | Int8Predictor, store: TokenStore) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _SOURCES_OF_OPTIONS = {
     "dataset": ("glue", "tfds", "hub"),
     "dataset_config": ("hub",),
     **dict.fromkeys(("folder", "language"), ("glue",)),
+    **dict.fromkeys(("text_column", "text_pair_column", "label_column"), ("csv", "tfds", "hub")),
     **dict.fromkeys(("task", "label_columns", "labels_as_written"), ("csv", "tfds", "hub")),
     **dict.fromkeys(("label_separator", "weight_column", "delimiter", "encoding"), ("csv", "hub")),
 }

@@ -39,7 +39,7 @@ def model_card(record: Record, library: str = "tf-keras", usage: str | None = No
       usage: Markdown text on how to use the files; by default, on how to use the run folder.
     """
     with undamaged(record.paths.path):
-        series, evaluated = read_series(record), run_facts.evaluations(record)
+        series, evaluated = read_series(record), run_facts.evaluations_of_best(record)
         evaluations, warnings = _evaluations(evaluated)
         folder = f"runs/{record.name}"
         return render(
@@ -96,6 +96,7 @@ def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, s
     rows, warnings = [], []
     for name, values in evaluated.items():
         file = Path(str(values.get("data", name))).name
+        file += f" ({values['quantize']})" if "quantize" in values else ""
         rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
         if doubt := warning(values):
             warnings.append(f"On {file}, {doubt}.")

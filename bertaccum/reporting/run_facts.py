@@ -134,6 +134,27 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     return results
 
 
+def evaluations_of_best(record: Record) -> dict[str, dict[str, Any]]:
+    """Return the `evaluations` of the model that is the best one now, with its present decoding.
+
+    Others remain if `eval` ran before the training found a better model, or before `eval` fitted
+    or removed a temperature or thresholds.
+    """
+    best = (record.best or {}).get("update")
+    decoding = read_mapping(record.paths.best / "decoding.json") or {}
+    temperature, thresholds = decoding.get("temperature") or 1.0, decoding.get("thresholds")
+
+    def is_current(values: dict[str, Any]) -> bool:
+        used = values.get("thresholds")
+        return (
+            values.get("update") in (None, best)
+            and values.get("temperature", temperature) == temperature
+            and (used is None or used == (thresholds or [0.5] * len(used)))
+        )
+
+    return {name: values for name, values in evaluations(record).items() if is_current(values)}
+
+
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
     """Yield table rows for up to `count` evenly spaced updates, ending with the last update."""
     total = len(series.updates)

@@ -14,7 +14,7 @@ from bertaccum.options.metrics import METRICS
 from bertaccum.reporting import curves
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series
-from bertaccum.reporting.run_facts import INPUTS, evaluations, model_name
+from bertaccum.reporting.run_facts import INPUTS, evaluations, evaluations_of_best, model_name
 from bertaccum.runs.record import Record, read_record, undamaged
 from bertaccum.system.atomic import write_bytes
 
@@ -146,7 +146,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 def _models(name: str, record: Record) -> Iterator[dict[str, Any]]:
     """Yield the size, the latency and the score of each model of a run that was measured."""
     metric = record.best_by
-    for evaluation, values in evaluations(record).items():
+    for evaluation, values in evaluations_of_best(record).items():
         with undamaged(record.paths.path):
             if "milliseconds_per_text" in values and values.get(metric) is not None:
                 yield {

@@ -68,8 +68,15 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     features = _features(first, described)
     reading = _reading(config, features, first, note)
     label = _label(config, features, reading)
+    evaluated = dataclasses.replace(reading, may_lack_weights=True)
     parts = {
-        ours: _Split(f"{repository} {theirs}", files[theirs], reading, label, note)
+        ours: _Split(
+            f"{repository} {theirs}",
+            files[theirs],
+            reading if ours == "train" else evaluated,
+            label,
+            note,
+        )
         for ours, theirs in splits.items()
     }
     for split in [split for split in parts if split != "train"]:
@@ -146,15 +153,24 @@ def _reading(
     """Return how to read the files: the columns that the options name, or else the obvious ones."""
     reading = read_options(config, several_labels=config.task == MULTI_LABEL)
     if config.task == TOKEN_CLASSIFICATION:
-        tags = next((name for name in (config.label_column, *TAG_COLUMNS) if name in features), "")
-        names = features.get(tags, _Feature()).names or reading.tag_names
+        usual = TAG_COLUMNS if config.label_column == LABEL else (config.label_column,)
+        tags = next((name for name in usual if name in features), "")
+        names = reading.tag_names or features.get(tags, _Feature()).names
         return dataclasses.replace(reading, words=True, tag_names=names)
-    reading = dataclasses.replace(reading, may_lack_labels=True)
+    label = _named(reading.label_column, features)
+    reading = dataclasses.replace(reading, label_column=label, may_lack_labels=True)
     classes = [name for name, feature in features.items() if feature.names]
     unnamed = reading.label_column == LABEL not in features and not reading.label_columns
     if unnamed and len(classes) == 1:
         reading = dataclasses.replace(reading, label_column=classes[0])
     return with_usual_columns([*features], reading, path, note) if features else reading
+
+
+def _named(column: str | None, features: dict[str, _Feature]) -> str | None:
+    """Return the name of a column that may be given as a number, counted from 1."""
+    if column is None or not column.isdecimal():
+        return column
+    return dict(enumerate(features, 1)).get(int(column), column)
 
 
 def _label(config: PrepareConfig, features: dict[str, _Feature], reading: ReadOptions) -> _Feature:
@@ -234,7 +250,10 @@ class _Split:
         try:
             rows = self._rows(lambda _: None)
             return any(row.label not in ("", _UNLABELED, "-1.0") for row in rows)
-        except ConfigError:  # There is no such column.
+        except ConfigError:
+            texts = dataclasses.replace(self.reading, label_column=None, label_columns=())
+            for path in self.paths:  # If not only the label is missing, this raises the error.
+                next(read_rows(path, texts, lambda _: None), None)
             return False
 
     def _rows(self, note: Note) -> Iterator[Row]:

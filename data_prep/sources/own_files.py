@@ -108,7 +108,7 @@ def split_files(folder: Path, note: Note) -> dict[str, Path]:
 def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) -> Part:
     kind = {"several_labels": config.task == MULTI_LABEL}
     kind["words"] = config.task == TOKEN_CLASSIFICATION
-    reading = read_options(config, **kind, of_test_file=of_test)
+    reading = read_options(config, **kind, of_test_file=of_test, may_lack_weights=of_test)
     return Part(path, read_rows(path, reading, note))
 
 

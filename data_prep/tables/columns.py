@@ -48,6 +48,8 @@ class ReadOptions:
     may_lack_labels: bool = False  # Whether rows without a label are read, with an empty one.
     words: bool = False  # Whether a row is a sentence whose words have tags.
     tag_names: tuple[str, ...] = ()  # Names of tags that are numbers.
+    # Whether the column with the weights may be missing, because evaluation ignores weights.
+    may_lack_weights: bool = False
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
@@ -160,6 +162,8 @@ def find_columns(
         read.
     """
     wanted = reading.named
+    if reading.may_lack_weights and reading.weight_column not in names:
+        wanted = [one for one in wanted if one[0] != "weight_column"]
     if reading.text_pair_column is None and names.count(PAIR) == 1:
         wanted.append(("text_pair_column", PAIR))
     if prepared and LABEL not in names:

@@ -85,7 +85,7 @@ USUAL_LABELS = {
     *("sentiment", "polarity", "rating", "ratings", "star", "stars", "score", "emotion", "intent"),
     *("topic", "gold"),
 }
-IDENTIFIERS = {"id", "idx", "index"}
+IDENTIFIERS = {"id", "idx", "index", "guid", "uuid"}
 _USUAL = USUAL_TEXTS | USUAL_LABELS | IDENTIFIERS | {"y"}
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A cell that exceeds these lengths (characters, words) or ends like a sentence is not a name.

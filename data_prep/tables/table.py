@@ -64,7 +64,8 @@ def read_rows(
         return tagged_words.of_table(table, path, reading, note)
     if root := class_root(path):
         for option, _ in reading.named:
-            if option not in ("text_column", "label_column"):
+            is_needed = not (option == "weight_column" and reading.may_lack_weights)
+            if option not in ("text_column", "label_column") and is_needed:
                 what = "is a folder of texts, which has no columns"
                 raise ConfigError(what, f"omit `{option}`", path=path)
         labeled = reading.label_column is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.columns import LABEL, PAIR, TEXT, WEIGHT, ReadOptions
@@ -48,7 +48,10 @@ def read_tsv(
 def default_split(folder: Path) -> str:
     """Return the split that evaluation uses by default: test if it has labels, else dev."""
     test = folder / "test.tsv"
-    first = next(read_rows(test), None) if test.is_file() else None
+    try:
+        first = next(read_rows(test), None) if test.is_file() else None
+    except ConfigError:  # It has no column of labels.
+        return "dev"
     return "dev" if first is None or first.label is None else "test"
 
 

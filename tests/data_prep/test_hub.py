@@ -191,6 +191,27 @@ def test_test_rows_may_lack_labels(client: HubClient) -> None:
     assert "cannot be used with owner/more, which already has test rows" in line
 
 
+def test_dev_rows_need_no_weights_but_the_other_columns(client: HubClient) -> None:
+    lines = b"text,label,w\n" + b"".join(b"text %d,%c,2\n" % (n, b"ab"[n % 2]) for n in range(20))
+    files = {"train.csv": lines, "validation.csv": LINES}
+    client.hub.add("owner/weighted", files, "dataset")
+    _, folder = prepared(client, "--weight-column", "w", name="owner/weighted")
+    assert (len(rows(folder, "train")), len(rows(folder, "dev"))) == (20, 20)
+    files["train.csv"] = LINES.replace(b"text,", b"body,")
+    client.hub.add("owner/other", files, "dataset")
+    line = error(client, "--text-column", "body", "--overwrite", name="owner/other")
+    assert "the column 'body' of --text-column does not occur" in line
+
+
+def test_columns_may_be_numbers(client: HubClient) -> None:
+    columns = ("--text-column", "1", "--label-column", "2")
+    train = table({"label": CLASSES}, text=[f"text {n}" for n in range(12)], label=[0, 1, -1] * 4)
+    client.hub.add("owner/numbers", {"train.parquet": train}, "dataset")
+    told, folder = prepared(client, *columns, name="owner/numbers")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == NAMES
+    assert "owner/numbers train: skipped 4 rows without a label" in told
+
+
 @pytest.mark.parametrize(
     ("configs", "names", "found"),
     [
@@ -409,6 +430,16 @@ def test_tags_of_words_have_the_names_of_the_metadata(client: HubClient) -> None
     dev = table(features, tokens=[["in", "Oslo"]], ner_tags=[[0, 2]])
     files = {"data/train-0.parquet": train, "data/validation-0.parquet": dev}
     client.hub.add("eriktks/conll", files, "dataset")
-    _, folder = prepared(client, "--task", "token-classification", name="eriktks/conll")
+    words = ("--task", "token-classification", "--overwrite")
+    _, folder = prepared(client, *words, name="eriktks/conll")
     assert rows(folder, "dev") == [["0 2", "in Oslo"]]
     assert json.loads((folder / "manifest.json").read_text())["labels"] == names["names"]
+    # The class of a sentence does not name the tags of its words.
+    of_sentence = features | {"label": {"names": ["x", "y", "z"], "_type": "ClassLabel"}}
+    both = table(of_sentence, tokens=sentences, ner_tags=[[1, 0, 2]] * 6, label=[0] * 6)
+    client.hub.add("owner/both", {"train.parquet": both}, "dataset")
+    _, folder = prepared(client, *words, name="owner/both")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == names["names"]
+    given = (*words, "--tag-names", "O,B-A,B-B")
+    _, folder = prepared(client, *given, name="owner/both")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["O", "B-A", "B-B"]

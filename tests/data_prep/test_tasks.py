@@ -379,6 +379,18 @@ def test_weights_are_written_to_every_split(prepared: Prepare) -> None:
     assert result.manifest["options"]["weight_column"] == "w"
 
 
+def test_test_rows_need_no_weights(prepared: Prepare, tmp_path: Path) -> None:
+    test = {"label": ["yes"], "text": ["t"]}
+    folder = prepared(WEIGHTED, test, weight_column="w").folder
+    assert (folder / "test.tsv").read_text() == "label\ttext\n1\tt\n"
+    assert read_tsv(folder / "train.tsv")["weight"].tolist()
+    for name in ("yes", "no"):
+        (tmp_path / "texts" / name).mkdir(parents=True)
+        (tmp_path / "texts" / name / "1.txt").write_text(f"a text of {name}")
+    options = {"weight_column": "w", "test_file": str(tmp_path / "texts"), "overwrite": True}
+    assert len(read_tsv(prepared(WEIGHTED, **options).folder / "test.tsv")) == 2
+
+
 def test_weights_follow_the_second_text(prepared: Prepare) -> None:
     table = WEIGHTED | {"other": [f"other {number}" for number in range(10)]}
     folder = prepared(table, weight_column="w", text_pair_column="other").folder
@@ -437,6 +449,9 @@ def test_contradicting_options_are_refused() -> None:
     for options, message in (
         ({"source": "sample", "task": "regression"}, "`task` cannot be used with `source` sample"),
         ({"source": "sample", "weight_column": "w"}, "`weight_column` cannot be used with"),
+        ({"label_column": "stars"}, "`label_column` cannot be used with `source` yelp"),
+        ({"source": "sample", "text_pair_column": "b"}, "`text_pair_column` cannot be used with"),
+        ({"source": "glue", "text_column": "question"}, "`text_column` cannot be used with"),
         (own | {"task": "regression", "label_columns": "a,b"}, "`task` regression contradict"),
         (own | {"label_separator": ","}, "`label_separator` applies only to `task` multi-label"),
         (own | {"task": "ranking"}, "is not one of classification, regression, multi-label"),

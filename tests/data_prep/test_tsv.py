@@ -48,6 +48,15 @@ def test_default_split_is_test_if_it_has_labels(
     assert default_split(tmp_path) == split
 
 
+@pytest.mark.parametrize("header", ["id\ttext", "text", "guid\tsentence", "index\tsentence"])
+def test_default_split_is_dev_if_the_users_test_file_has_no_column_of_labels(
+    tmp_path: Path, header: str
+) -> None:
+    row = "\t".join(["7", "a text"][-len(header.split("\t")) :])
+    (tmp_path / "test.tsv").write_text(f"{header}\n{row}\n")
+    assert default_split(tmp_path) == "dev"
+
+
 def test_layouts_are_written_byte_for_byte(tmp_path: Path) -> None:
     rows = [(b"1", b"good"), (b"0", b"")]
     expected = {

@@ -11,7 +11,7 @@ import yaml
 from writing import write_json, write_run
 
 from bertaccum.reporting.model_card import model_card, write_card
-from bertaccum.reporting.run_summaries import outline
+from bertaccum.reporting.run_summaries import details, outline
 from bertaccum.runs.record import read_record
 
 EVALUATION: dict[str, Any] = {
@@ -107,6 +107,23 @@ def test_card_contains_the_evaluations(run: Path) -> None:
     assert result["dataset"] == {"name": "reviews (test)", "type": "reviews", "split": "test"}
     assert {"type": "accuracy", "name": "accuracy", "value": 0.9123} in result["metrics"]
     assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
+
+
+def test_card_contains_only_evaluations_of_the_best_model(run: Path) -> None:
+    """`eval` may have run before a better update, or before a temperature was fitted."""
+    current = EVALUATION | {"update": 20, "temperature": 1.5}
+    write_json(run / "best/decoding.json", {"temperature": 1.5, "thresholds": None})
+    write_json(run / "eval-test.json", current)
+    write_json(run / "eval-test-int8.json", current | {"quantize": "int8", "examples": 1999})
+    write_json(run / "eval-dev.json", current | {"update": 10, "examples": 777})
+    write_json(run / "eval-file-a.json", current | {"temperature": 1.0, "examples": 778})
+    write_json(run / "eval-file-b.json", current | {"thresholds": [0.2, 0.5], "examples": 779})
+    card = model_card(read_record(run))
+    assert "| test.tsv | 2,000 |" in card
+    assert "| test.tsv (int8) | 1,999 |" in card
+    assert not any(f"| {examples} |" in card for examples in (777, 778, 779))
+    assert len(front_matter(card)["model-index"][0]["results"]) == 2
+    assert len(details(read_record(run))["evaluated"]) == 5  # `show` names the updates.
 
 
 @pytest.mark.parametrize("task", ["text-classification", "token-classification"])

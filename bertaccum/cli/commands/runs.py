@@ -155,5 +155,5 @@ def make_page(view: View, **values: Any) -> None:
         record = announce_run(view, values["run"])
         if record.best is not None:
             values["split"] = announce_split(view, record, values["split"])
-        page = api.report(progress=view, **values)
+        page = api.report(progress=view, note=view.note, **values)
     sentences.result(f"{page}: written")
