@@ -2,16 +2,16 @@
 
     make bench-peers       # creates the environments and runs all parts; 60 minutes on 2 cores
 
-`training` trains BERT-Small on real Yelp reviews with target batch 32 as 4 x 8, dropout 0.1 and
-gradients clipped to norm 1. Each peer runs in its recommended configuration and in its own
-environment; tf-models-official runs in ours, which includes it. After some untimed updates the
-peers take turns of a few updates each, and ratios are medians over the rounds. `tokenizing` lets
-them take turns at tokenizing reviews. `prediction` lets them take turns at predicting reviews, from
-texts to probabilities, in batches of 32 of similar length; all run the same models, with random
-weights. `tagging` lets them take turns at training BERT-Tiny and BERT-Small on sentences with a tag
-for each word, with the same target batch. `pretraining` lets them take turns at training both on
-reviews with masked tokens. Each part writes peers-<part>.json and prints a Markdown
-table.
+`training` trains BERT-Small on real Yelp reviews with target batch 32 as 4 x 8 (as 1 x 32 in
+tf-models-official), dropout 0.1 and gradients clipped to norm 1. Each peer runs in its recommended
+configuration and in its own environment; tf-models-official runs in ours, which includes it. After
+some untimed updates the peers take turns of a few updates each, and ratios are medians over the
+rounds. `tokenizing` lets them take turns at tokenizing reviews. `prediction` lets them take turns
+at predicting reviews, from texts to probabilities, in batches of 32 of similar length; all run the
+same models, with random weights. `tagging` lets them take turns at training BERT-Tiny and
+BERT-Small on sentences with a tag for each word, with the same target batch. `pretraining` lets
+them take turns at training both on reviews with masked tokens. Each part writes peers-<part>.json
+and prints a Markdown table.
 
 If other programs use the cores as well, set OMP_WAIT_POLICY=PASSIVE. Otherwise, PyTorch's threads
 spin while they wait for each other, and some peers become many times slower.
@@ -83,8 +83,10 @@ class Peer:
 
 
 LOOP, ONNX = "torch_loop.py", "onnx_predict.py"
-HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "random"}, {"sampling": "group_by_length"}
-COMPILED = GROUPED | {"compiled": True}
+# The rows were shuffled for all programs, so that those which do not group them train on the same
+# batches.
+HF, RANDOM, GROUPED = "hf_trainer.py", {"sampling": "sequential"}, {"sampling": "group_by_length"}
+REBALANCED, COMPILED = {"sampling": "batch_rebalance"}, GROUPED | {"compiled": True}
 PEERS = {
     "training": [
         Peer("bertaccum", "ours.py"),
@@ -92,6 +94,8 @@ PEERS = {
         # With 4,000 rows, the sampler sorts groups of 31 windows from long to short reviews. Only a
         # whole group has an average speed.
         Peer("Hugging Face, grouped", HF, "huggingface", GROUPED, warm=31, timed=31),
+        # It cuts random batches into micro-batches of similar length, as bertaccum does.
+        Peer("Hugging Face, rebalanced", HF, "huggingface", REBALANCED, timed=16),
         Peer("PyTorch loop", LOOP, "huggingface", RANDOM),
         # Its windows are shuffled, so that a quarter of the epoch represents all lengths.
         Peer("PyTorch loop, grouped", LOOP, "huggingface", GROUPED, timed=31),

@@ -23,6 +23,7 @@ from bertaccum.data.corpus_store import open_corpus
 from bertaccum.data.run_inputs import read_inputs
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store
+from bertaccum.data.windows import updates_per_epoch, window_rows
 from bertaccum.options.commands import FIRST, TrainConfig
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.system.progress import silent
@@ -85,11 +86,31 @@ def yelp_stores(
 
 
 def write_tokens(store: TokenStore, rows: int, path: Path) -> Path:
-    """Write the first rows of a store of single texts for peers, and return the file's path."""
-    offsets = store.offsets[: rows + 1]
-    ids, labels = store.token_ids[: offsets[-1]], store.labels[:rows]
-    np.savez(path, token_ids=ids, offsets=offsets, labels=labels)
+    """Write the tokens of texts for peers, and return the file's path.
+
+    Args:
+      rows: How many texts to write, those that a run with seed 0 trains on first.
+    """
+    order = _training_order(len(store))[:rows]
+    np.savez(path, **_tokens(store, store.token_ids, order), labels=store.labels[order])
     return path
+
+
+def _training_order(rows: int) -> np.ndarray:
+    """Return the row numbers of the first epoch of a run with seed 0, in its order."""
+    return np.concatenate(
+        [window_rows(n, rows, 32, 0)[1] for n in range(updates_per_epoch(rows, 32))]
+    )
+
+
+def _tokens(store: TokenStore, values: np.ndarray, order: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the values of the tokens of some rows, and where each row begins and ends."""
+    of_rows = np.split(values, store.offsets[1:-1])
+    ends = np.cumsum([len(of_rows[row]) for row in order])
+    return {
+        "token_ids": np.concatenate([of_rows[row] for row in order]),
+        "offsets": np.concatenate([[0], ends]),
+    }
 
 
 def write_tags(tsv: Path, vocabulary: Path, length: int, path: Path) -> int:
@@ -97,7 +118,9 @@ def write_tags(tsv: Path, vocabulary: Path, length: int, path: Path) -> int:
     entries, task = Vocabulary(read_vocabulary(vocabulary)), make_task(read_labels(tsv.parent))
     store = open_store(tsv, task, Tokenization(entries, length, words=FIRST), silent)
     ids, tags = store.token_ids & (SEGMENT - 1), (store.token_ids >> TAG_BIT) - 1
-    np.savez(path, token_ids=ids, offsets=store.offsets, labels=np.where(tags < 0, -100, tags))
+    order = _training_order(len(store))
+    labels = _tokens(store, np.where(tags < 0, -100, tags), order)["token_ids"]
+    np.savez(path, **_tokens(store, ids, order), labels=labels)
     return task.labels.outputs
 
 
@@ -105,7 +128,9 @@ def write_sequences(data: Path, vocabulary: Path, path: Path) -> Path:
     """Write the full sequences of 128 tokens that a data folder's texts fill, for peers."""
     tokenization = Tokenization(Vocabulary(read_vocabulary(vocabulary)), 128)
     store, _ = open_corpus(find_corpus([data]), tokenization, silent)
-    return write_tokens(store, len(store) - 1, path)
+    whole = store.token_ids[: 128 * (len(store) - 1)]  # The last sequence may be shorter.
+    np.savez(path, token_ids=whole, offsets=store.offsets[:-1], labels=store.labels[:-1])
+    return path
 
 
 def random_store(rows: int, length: int) -> TokenStore:

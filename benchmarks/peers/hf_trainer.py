@@ -1,16 +1,16 @@
 """Hugging Face Trainer on PyTorch, with batches padded to their longest review.
 
-The entry `sampling` of the task is `random` or `group_by_length`. With the entry `outputs`, the
-number of tags, each token has a tag, or -100 for none. With the entry `text`, a model of masked
+The entry `sampling` of the task is Trainer's `train_sampling_strategy`. With the entry `outputs`,
+the number of tags, each token has a tag, or -100 for none. With the entry `text`, a model of masked
 tokens is pretrained, with the collator of `run_mlm.py`.
 """
 
-import dataclasses
+import functools
 import tempfile
 
 import numpy as np
 import torch
-from torch_device import ON_GPU, inputs, settle
+from torch_device import ON_GPU, inputs, length_multiple, settle
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -63,20 +63,14 @@ class AfterUpdate(TrainerCallback):
         self.turns.updated()
 
 
-def batch_of(examples):
+def batch_of(multiple, examples):
     labels = [example["labels"] for example in examples]
     if labels[0].ndim:
         padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
     else:
         padded = torch.stack(labels)
-    return inputs([example["input_ids"] for example in examples]) | {"labels": padded}
-
-
-def sampling_option(sampling):
-    """Return the option of the installed version that selects how reviews are sampled."""
-    if "train_sampling_strategy" in {f.name for f in dataclasses.fields(TrainingArguments)}:
-        return {"train_sampling_strategy": sampling}
-    return {"group_by_length": sampling == "group_by_length"}
+    rows = [example["input_ids"] for example in examples]
+    return inputs(rows, multiple) | {"labels": padded}
 
 
 def main():
@@ -106,9 +100,10 @@ def main():
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
-        **sampling_option(task["sampling"]),
+        train_sampling_strategy=task["sampling"],
     )
-    rows, collate = [torch.from_numpy(row) for row in ids], batch_of
+    rows = [torch.from_numpy(row) for row in ids]
+    collate = functools.partial(batch_of, length_multiple(task["precision"]))
     if "text" in task:
         tokenizer, model = BertTokenizerFast(task["vocab"]), BertForMaskedLM
         data, collate = Sequences(rows, tokenizer), DataCollatorForLanguageModeling(tokenizer)

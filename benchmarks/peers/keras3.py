@@ -70,6 +70,7 @@ def main():
         labels,
         batch_size=TASK["micro_batch"],
         epochs=10**6,
+        shuffle=False,
         verbose=0,
         callbacks=[AfterMicroBatch(turns, steps)],
     )

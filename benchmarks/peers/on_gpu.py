@@ -65,7 +65,7 @@ PROGRAMS = {
     "bertaccum, planned": Program(
         "ours.py", {"options": {"compile": "auto", "micro_batch": "auto"}}, ours=True
     ),
-    "PyTorch loop": Program("torch_loop.py", {"sampling": "random"}),
+    "PyTorch loop": Program("torch_loop.py", {"sampling": "sequential"}),
     "PyTorch loop, grouped": Program("torch_loop.py", GROUPED),
     "Trainer, grouped": Program("hf_trainer.py", GROUPED),
     "PyTorch loop, grouped, compiled": Program("torch_loop.py", GROUPED | {"compiled": True}),

@@ -55,6 +55,7 @@ def main():
         labels,
         batch_size=task["micro_batch"] * task["accumulation_steps"],
         epochs=10**6,
+        shuffle=False,
         verbose=0,
         callbacks=[AfterBatch(turns)],
     )

@@ -18,6 +18,11 @@ def settle() -> int | None:
     return torch.cuda.max_memory_allocated()
 
 
+def length_multiple(precision: str) -> int:
+    """Return the number of which the lengths of batches should be multiples, for speed."""
+    return 1 if precision == "float32" else 8
+
+
 def inputs(rows: list[torch.Tensor], multiple: int = 1) -> dict[str, torch.Tensor]:
     """Return a batch of token IDs on the CPU, padded with zeros, with its attention mask.
 

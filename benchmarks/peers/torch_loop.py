@@ -1,13 +1,14 @@
 """A plain PyTorch loop around transformers' model, with fused AdamW and dynamic padding.
 
-The entry `sampling` of the task is `random`, or `group_by_length`: then the reviews of the whole
-epoch are sorted by length, windows are cut from them, and the windows are shuffled. With the entry
+The entry `sampling` of the task is `sequential`, because the reviews have been shuffled, or
+`group_by_length`: then the reviews of the whole epoch are sorted by length, windows are cut from
+them, and the windows are shuffled. With the entry
 `compiled`, `torch.compile` compiles the forward and backward passes. On a GPU, it makes CUDA graphs
 of each length of a micro-batch, so micro-batches are padded to two to four different lengths.
 """
 
 import torch
-from torch_device import DEVICE, ON_GPU, inputs, settle
+from torch_device import DEVICE, ON_GPU, inputs, length_multiple, settle
 from transformers import BertConfig, BertForSequenceClassification
 from turns import Turns, job, tokens
 
@@ -17,12 +18,10 @@ def windows(task, lengths):
     size = task["micro_batch"] * task["accumulation_steps"]
     rows = torch.arange(len(lengths))
     while True:
-        if task["sampling"] == "random":
-            order = rows[torch.randperm(len(rows))]
-        else:
-            order = rows[torch.argsort(torch.tensor(lengths), descending=True)]
+        grouped = task["sampling"] == "group_by_length"
+        order = rows[torch.argsort(torch.tensor(lengths), descending=True)] if grouped else rows
         whole = order[: len(order) // size * size].reshape(-1, size)
-        yield from whole[torch.randperm(len(whole))].tolist()
+        yield from (whole[torch.randperm(len(whole))] if grouped else whole).tolist()
 
 
 def main():
@@ -42,7 +41,7 @@ def main():
     precision, compiled = task["precision"], task.get("compiled", False)
     half = torch.autocast(DEVICE, getattr(torch, precision), enabled=precision != "float32")
     scaler = torch.amp.GradScaler(DEVICE, enabled=precision == "float16")
-    run, multiple = model, 1
+    run, multiple = model, length_multiple(precision)
     if compiled and not ON_GPU:
         run = torch.compile(model, dynamic=True)
     elif compiled:
