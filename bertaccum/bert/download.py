@@ -7,7 +7,9 @@ length, digest, zip checksums and members have been verified.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
+import fcntl
 import hashlib
 import lzma
 import os
@@ -16,7 +18,8 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +30,14 @@ from bertaccum.bert.checkpoint_files import WEIGHT_FILES
 from bertaccum.bert.presets import PRESETS, RELATIVES, VOCABULARY_MEMBER, WEIGHTS_MEMBER
 from bertaccum.errors import NO_SPACE, ConfigError, InputError, RunError, reason
 from bertaccum.system.atomic import new_folder
-from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_cached, seal
+from bertaccum.system.cache import (
+    cache_folder,
+    cache_paths,
+    cached_folder,
+    is_cached,
+    is_intact,
+    seal,
+)
 from bertaccum.system.files import check_unpacked, sha256
 from bertaccum.system.hub import snapshot
 from bertaccum.system.hub_names import Repository
@@ -57,19 +67,39 @@ def checkpoint_url(preset: str) -> str:
 
 
 def fetch_preset(preset: str, progress: Progress) -> Path:
-    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache."""
+    """Return the folder of a preset's checkpoint, downloading it unless it is in the cache.
+
+    If several processes need it, one downloads it, and the others wait.
+    """
 
     def make(folder: Path) -> None:
-        archive = _download(checkpoint_url(preset), folder.parent, progress)
-        try:
-            unpack(archive, folder, PRESETS[preset].digests)
-        except InputError:  # Any other error, such as a full disk, leaves the download.
-            archive.unlink()
-            raise
-        archive.unlink(missing_ok=True)
+        with _locked(folder, progress):
+            if is_intact(folder):  # Another process has just downloaded it.
+                return
+            archive = _download(checkpoint_url(preset), folder.parent, progress)
+            try:
+                unpack(archive, folder, PRESETS[preset].digests)
+            except InputError:  # Any other error, such as a full disk, leaves the download.
+                archive.unlink()
+                raise
+            archive.unlink(missing_ok=True)
 
     # On a full disk, the download can be resumed.
     return cached_folder(_folder_of(preset), make, progress, if_full=False)
+
+
+@contextmanager
+def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+    """Keep other processes out of this context for the same folder, and wait for them first."""
+    # Network file systems lock only files that are open for writing.
+    with folder.with_name(f".{folder.name}.lock").open("ab") as lock:
+        with contextlib.suppress(OSError):  # A network file system may have no such locks.
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress(f"waiting for another process that downloads {folder.name}", 0, None)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def has_preset(preset: str, progress: Progress) -> bool:
@@ -152,7 +182,11 @@ def _check_member(file: Path, expected: str | None, archive: Path) -> None:
 
 
 def _members(bundle: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
-    entries = {Path(entry.filename).name: entry for entry in bundle.infolist()}
+    names = [Path(entry.filename).name for entry in bundle.infolist()]
+    entries = dict(zip(names, bundle.infolist(), strict=True))
+    if several := [member for member in MEMBERS if names.count(member) > 1]:
+        what = f"has several files {several[0]}"
+        raise InputError(what, "unpack it, and pass the folder of one model", path=archive)
     missing = [member for member in MEMBERS if member not in entries]
     if missing:
         raise InputError(

@@ -144,7 +144,8 @@ def _embeddings(
         segments = layers.OnDeviceEmbedding(
             types, width, initializer(), use_one_hot=True, name="type_embeddings"
         )
-        parts.append(segments(segment_ids))
+        # With a single segment, it is that of all tokens, as in transformers.
+        parts.append(segments(tf.zeros_like(segment_ids) if types == 1 else segment_ids))
     embeddings = tf_keras.layers.Add()(parts)
     norm = LayerNorm(name="embeddings/layer_norm", epsilon=config.layer_norm_eps, dtype=tf.float32)
     dropped = ExampleDropout(dropout, _EMBEDDING_SITE, config.mask_width, name="embeddings/dropout")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -25,7 +26,44 @@ from bertaccum.system.hub_errors import UnknownRepositoryError, UnreachableError
 from bertaccum.system.hub_names import Repository, model_named
 from bertaccum.system.progress import Progress
 
+_READERS = {CONFIG: read_huggingface_config, DIMENSIONS: read_bert_config}
 _GOOGLE_WEIGHTS = ("*.ckpt*.index", "*.ckpt*.data-*-of-*", "checkpoint")
+
+
+@dataclass(frozen=True)
+class HubCheckpoint:
+    """A checkpoint in a repository, of which the configuration has been downloaded.
+
+    Args:
+      repository: The repository with its commit.
+      folder: The commit's folder in the cache. Other programs share it, so it may contain files
+        that are not listed here.
+      config: Name of the configuration.
+      tokenizer: Names of the tokenizer's files.
+      weights: Names of the files with the weights.
+    """
+
+    repository: Repository
+    folder: Path
+    config: str
+    tokenizer: list[str]
+    weights: list[str]
+
+    @property
+    def weights_file(self) -> str | None:
+        """Name of the weights, or of their index, in Hugging Face's format; None for Google's."""
+        return self.weights[0] if self.weights[0] in WEIGHT_FILES else None
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether the repository has a vocabulary."""
+        return WORDS in self.tokenizer or TOKENIZER in self.tokenizer
+
+    @property
+    def is_downloaded(self) -> bool:
+        """Whether the cache has everything that training needs."""
+        names = [*self.tokenizer, *self.weights]
+        return self.has_vocabulary and all((self.folder / name).is_file() for name in names)
 
 
 def pinned(named: str, progress: Progress) -> str:
@@ -36,37 +74,21 @@ def pinned(named: str, progress: Progress) -> str:
 
 def fetch_checkpoint(
     repository: Repository, progress: Progress, needs_vocabulary: bool
-) -> tuple[Path, Repository]:
-    """Return the folder of a checkpoint, downloading it unless it is in the cache; and its commit.
+) -> HubCheckpoint:
+    """Return a checkpoint, downloading everything that training needs unless it is in the cache.
 
     The weights are downloaded last, after everything that tells that they cannot be used.
 
     Raises:
       InputError: The repository has no BERT model that can be read, or cannot be reached.
     """
-    repository, folder, names = _described(repository, progress)
-    vocabularies = [name for name in (WORDS, TOKENIZER) if name in names]
-    if needs_vocabulary and not vocabularies:
+    found = describe_checkpoint(repository, progress)
+    if needs_vocabulary and not found.has_vocabulary:
         what, remedy = f"has no {WORDS} or {TOKENIZER}", "pass the model's vocabulary with `vocab`"
         raise InputError(what, remedy, path=str(repository))
-    for name in [*(n for n in TOKENIZER_FILES if n in names), *_weights(names, repository)]:
-        hub.fetch(repository, name, progress)
-    return folder, repository
-
-
-def fetch_config(repository: Repository, progress: Progress) -> tuple[Path, Repository]:
-    """Return the folder of a checkpoint, with at least its configuration, and its commit."""
-    repository, folder, _ = _described(repository, progress)
-    return folder, repository
-
-
-def is_downloaded(folder: Path) -> bool:
-    """Return whether a folder in the cache has everything that training needs."""
-    try:
-        HUGGINGFACE.check(folder, "", True)
-    except (InputError, FileNotFoundError):
-        return False
-    return any((folder / name).is_file() for name in (WORDS, TOKENIZER))
+    for name in (*found.tokenizer, *found.weights):
+        hub.fetch(found.repository, name, progress)
+    return found
 
 
 def _resolved(repository: Repository, progress: Progress) -> Repository:
@@ -82,30 +104,47 @@ def _resolved(repository: Repository, progress: Progress) -> Repository:
         raise InputError(error.message, remedy, path=error.path) from None
 
 
-def _described(repository: Repository, progress: Progress) -> tuple[Repository, Path, list[str]]:
-    """Return a repository with its commit, its folder and the names of its files.
+def describe_checkpoint(repository: Repository, progress: Progress) -> HubCheckpoint:
+    """Return a checkpoint, of which only the configuration is downloaded.
 
-    The configuration has been downloaded, and describes a BERT model.
+    Raises:
+      InputError: As for `fetch_checkpoint`.
     """
     repository = _resolved(repository, progress)
     folder = hub.snapshot(repository)
-    # Commits never change, so complete downloads need no network.
-    names = (
-        [path.name for path in folder.iterdir()]
-        if is_downloaded(folder)
-        else hub.file_names(repository, progress)
-    )
-    _weights(names, repository)
-    readers = {CONFIG: read_huggingface_config, DIMENSIONS: read_bert_config}
-    config = next((name for name in readers if name in names), None)
+    names = _names(repository, folder, progress)
+    weights = _weights(names, repository)
+    order = (CONFIG,) if weights[0] in WEIGHT_FILES else (DIMENSIONS, CONFIG)
+    config = next((name for name in order if name in names), None)
     if config is None:
-        raise InputError(f"has no {CONFIG}", "choose another model", path=str(repository))
+        raise InputError(f"has no {order[0]}", "choose another model", path=str(repository))
     path = hub.fetch(repository, config, progress)
     try:
-        readers[config](path)
+        _READERS[config](path)
     except InputError as error:
         raise InputError(error.message, error.hint, path=f"{repository}/{config}") from None
-    return repository, folder, names
+    tokenizer = [name for name in TOKENIZER_FILES if name in names]
+    return HubCheckpoint(repository, folder, config, tokenizer, weights)
+
+
+def _names(repository: Repository, folder: Path, progress: Progress) -> list[str]:
+    """Return the names of a commit's files."""
+    # Other programs may have downloaded only some of the files, such as the weights in one of two
+    # formats, so the files in the cache count only if the Hub does not tell the names.
+    try:
+        return hub.file_names(repository, progress)
+    except InputError:
+        if not _has_model(folder):
+            raise
+        return [path.name for path in folder.iterdir()]
+
+
+def _has_model(folder: Path) -> bool:
+    try:
+        HUGGINGFACE.check(folder, "", True)
+    except (InputError, FileNotFoundError):
+        return False
+    return any((folder / name).is_file() for name in (WORDS, TOKENIZER))
 
 
 def _weights(names: list[str], repository: Repository) -> list[str]:

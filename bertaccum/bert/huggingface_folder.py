@@ -53,11 +53,11 @@ CONFIG = "config.json"
 
 def _is_in(model_type: str, folder: Path, prefix: str) -> bool:
     """Return whether a folder has files of a family in Hugging Face's format, and no Google's."""
-    if (folder / f"{prefix}.index").is_file():
+    has_weights, path = any((folder / name).is_file() for name in WEIGHT_FILES), folder / CONFIG
+    # A config.json alone does not tell the format, because it may be beside Google's files.
+    others = [folder / f"{prefix}.index"] if has_weights else folder.glob("*.index")
+    if any(map(Path.is_file, others)) or not (has_weights or path.is_file()):
         return False
-    if not any((folder / name).is_file() for name in (CONFIG, *WEIGHT_FILES)):
-        return False
-    path = folder / CONFIG
     named = _model_type(read_object(path)) if path.is_file() else BERT
     return (named if named in _FAMILIES else BERT) == model_type
 
@@ -261,7 +261,7 @@ def write_tokenizer_of(
     """Write only the tokenizer of a model of transformers."""
     # A pipeline for masked tokens must find [MASK] in texts.
     more: dict[str, Any] = {"split_special_tokens": False} if task == MASKED_LM else {}
-    if not encoder.type_vocab_size:
+    if encoder.type_vocab_size < 2:
         more["model_input_names"] = ["input_ids", "attention_mask"]
     write_tokenizer(
         folder,

@@ -10,12 +10,12 @@ from bertaccum.bert import checkpoint_files
 from bertaccum.bert.download import fetch_preset, has_preset, unpack
 from bertaccum.bert.encoder_config import EncoderConfig, read_bert_config
 from bertaccum.bert.google_checkpoint import GOOGLE
-from bertaccum.bert.hub_checkpoint import fetch_checkpoint, fetch_config, is_downloaded
+from bertaccum.bert.hub_checkpoint import describe_checkpoint, fetch_checkpoint
 from bertaccum.bert.huggingface_folder import CONFIG, HUGGINGFACE, RELATIVES
 from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX, CheckpointFormat, ModelSource
 from bertaccum.bert.peft_folder import ADAPTER_CONFIG, has_adapter, read_adapter
 from bertaccum.bert.presets import PRESET_CONFIGS, PRESETS, preset_name
-from bertaccum.bert.tokenizer_files import WORDS, read_tokenizer
+from bertaccum.bert.tokenizer_files import WORDS, gives_segments, read_tokenizer
 from bertaccum.bert.unknown_model import advice
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import ConfigError, InputError
@@ -25,9 +25,12 @@ from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
 from bertaccum.system.hub_names import HUB_PREFIX, Repository, model_named
-from bertaccum.system.progress import Progress
+from bertaccum.system.progress import Progress, tell
 
 DEFAULT_PRESET = "bert-small"
+# Usual number of embeddings without an entry, which make the size a multiple of 8 to 128 for each
+# GPU. Few models have more, such as dbmdz/bert-base-italian-xxl-cased: 32,102 for 31,102 entries.
+_USUAL_SPARE = 512
 # Formats of checkpoints, in order of precedence.
 FORMATS = (HUGGINGFACE, *RELATIVES, GOOGLE)
 
@@ -57,7 +60,15 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
     vocabulary = _vocabulary(config, checkpoint, vocabulary_path)
     if checkpoint is None and config.bert_config is None:
         encoder = dataclasses.replace(encoder, vocab_size=len(vocabulary))
-    if checkpoint is not None and checkpoint.form.of_transformers:
+    if (
+        checkpoint is not None
+        and checkpoint.form.of_transformers
+        # A file from elsewhere must have an entry for each embedding.
+        and vocabulary_path.parent.resolve() == checkpoint.folder.resolve()
+    ):
+        if encoder.vocab_size - len(vocabulary) > _USUAL_SPARE:
+            sizes = f"{len(vocabulary):,} entries for {encoder.vocab_size:,} embeddings"
+            tell(progress, f"{vocabulary_path} has only {sizes}: check that it is complete")
         vocabulary = vocabulary.padded(encoder.vocab_size)
     if len(vocabulary) != encoder.vocab_size:
         raise InputError(
@@ -96,10 +107,10 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     config = _with_presets(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
     if (repository := model_named(named)) is not None and config.bert_config is None:
-        folder, repository = fetch_config(repository, progress)
-        if not is_downloaded(folder):
-            form = HUGGINGFACE if (folder / CONFIG).is_file() else GOOGLE
-            described = _Checkpoint(folder, "", form, named, repository=repository)
+        found = describe_checkpoint(repository, progress)
+        if not found.is_downloaded:
+            form = HUGGINGFACE if found.config == CONFIG else GOOGLE
+            described = _Checkpoint(found.folder, "", form, named, repository=found.repository)
             encoder = _encoder(config, described)
             _check_length(config, encoder)
             return ModelSource(_name(config, described), encoder, None, None)
@@ -144,9 +155,10 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
             PRESETS[named].archive,
         )
     if (repository := model_named(named)) is not None:
-        folder, repository = fetch_checkpoint(repository, progress, config.vocab is None)
-        found = _in_folder(folder, None, config)
-        return dataclasses.replace(found, name=repository.name, repository=repository)
+        found = fetch_checkpoint(repository, progress, config.vocab is None)
+        checkpoint = _in_folder(found.folder, found.weights_file, config)
+        of_hub = found.repository
+        return dataclasses.replace(checkpoint, name=of_hub.name, repository=of_hub)
     if named.startswith(HUB_PREFIX):
         raise InputError(
             "names no model", "write hf://OWNER/NAME or hf://OWNER/NAME@REVISION", path=named
@@ -184,8 +196,10 @@ def _adapted(folder: Path, config: StepConfig, progress: Progress) -> _Checkpoin
     if has_adapter(Path(adapter.base)):
         what = f"is an adapter of {adapter.base}, which is an adapter itself"
         raise InputError(what, "merge that one with merge_and_unload() in peft", path=folder)
+    base = None
     try:
-        base = _checkpoint(dataclasses.replace(config, init_checkpoint=adapter.base), progress)
+        if adapter.base not in PRESET_CONFIGS:  # Those have Google's format.
+            base = _checkpoint(dataclasses.replace(config, init_checkpoint=adapter.base), progress)
     except InputError as error:
         what = f"is an adapter of {adapter.base}, which cannot be read: {error}"
         raise InputError(what, path=folder) from None
@@ -236,11 +250,17 @@ def _pretrained(source: ModelSource, checkpoint: _Checkpoint, config: StepConfig
         return dataclasses.replace(source, labels=read_mapping(checkpoint.folder / "labels.json"))
     pooler = form.pooler is None or form.has_pooler(form.tensors(path))
     head = form.head(checkpoint.folder) if config.keep_head else None
-    return dataclasses.replace(source, has_pooler=pooler, head=head)
+    segments = not form.of_transformers or gives_segments(checkpoint.folder)
+    return dataclasses.replace(source, has_pooler=pooler, saw_segments=segments, head=head)
 
 
 def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoint:
-    """Return the checkpoint in a folder, if it has everything that the options do not name."""
+    """Return the checkpoint in a folder, if it has everything that the options do not name.
+
+    Args:
+      named: Prefix of the checkpoint's files, or name of its weights in Hugging Face's format; None
+        if only the folder is known.
+    """
     prefix = named or checkpoint_files.RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
     if (

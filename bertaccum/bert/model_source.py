@@ -111,6 +111,8 @@ class ModelSource:
     # Format of the pretrained weights; None for random weights.
     format: CheckpointFormat | None = None
     has_pooler: bool = True  # Whether the pretrained weights include a pooler.
+    # Whether the model saw the segments of pairs in transformers, as far as its tokenizer tells.
+    saw_segments: bool = True
     # Labels of the run, as in its `labels.json`; None if the weights are not a run's.
     labels: dict[str, Any] | None = None
     # Name and commit of a checkpoint on the Hugging Face Hub; None for other checkpoints.
@@ -122,6 +124,15 @@ class ModelSource:
     def of_run(self) -> bool:
         """Whether the weights are the best checkpoint of a `bertaccum train` run."""
         return self.labels is not None
+
+    def segment_warning(self) -> str | None:
+        """Return a sentence if pairs get segments that the model has not seen, else None."""
+        if self.saw_segments or self.encoder.type_vocab_size < 2:
+            return None
+        return (
+            f"{self.name}: its tokenizer in transformers gives no token_type_ids, so both texts of"
+            " a pair were in segment 0, but here the second text is in segment 1"
+        )
 
     @property
     def identity_file(self) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.model_source import CheckpointFormat, FineTunedHead, LazyTensor
+from bertaccum.bert.presets import PUBLISHED
 from bertaccum.bert.tensor_files import open_adapter_tensors
 from bertaccum.errors import InputError
 from bertaccum.system.files import read_object
@@ -22,6 +23,11 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 # Earlier versions of peft wrote this file.
 _OLDER_WEIGHTS = "adapter_model.bin"
 _MERGE = "merge the adapter with merge_and_unload() in peft"
+# Models on the Hugging Face Hub by their names from before it had owners. transformers still
+# accepts these names, and peft records them.
+_WITH_OWNERS = {name.rpartition("/")[2]: name for name in PUBLISHED}
+# Modules that peft trains in full for these tasks. Earlier versions did not record them.
+_HEADS, _WITH_HEADS = ("classifier", "score"), ("SEQ_CLS", "TOKEN_CLS")
 # Beginning of the names of all weights.
 PREFIX = "base_model.model."
 _PAIR = re.compile(r"(.*)\.lora_([AB])\.weight")
@@ -131,10 +137,14 @@ def read_adapter(folder: Path) -> PeftAdapter:
     listed = isinstance(saved, list) and all(isinstance(name, str) for name in saved)
     if rank is None or alpha is None or not named or not listed:
         raise InputError("is damaged", "save the adapter again", path=path)
-    if base and revision and not Path(base).exists():
-        base = f"{base}@{revision}"
+    if base and Path(base).exists():
+        base = str(Path(base).absolute())  # A folder may have the name of a preset.
+    elif base:
+        base = _WITH_OWNERS.get(base, base)
+        base = f"{base}@{revision}" if revision else base
     divisor = math.sqrt(rank) if values.get("use_rslora") else rank
-    return PeftAdapter(folder, base, alpha / divisor, frozenset(saved))
+    heads = _HEADS if values.get("task_type") in _WITH_HEADS else ()
+    return PeftAdapter(folder, base, alpha / divisor, frozenset([*saved, *heads]))
 
 
 def _positive(value: Any) -> float | None:

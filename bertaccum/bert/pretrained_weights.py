@@ -40,13 +40,31 @@ def load_encoder(encoder: Encoder, form: CheckpointFormat, checkpoint: Path) -> 
 
 
 def load_masked_head(weights: list[tf.Variable], form: CheckpointFormat, checkpoint: Path) -> bool:
-    """Load the head for masked tokens, and return whether the checkpoint has one."""
+    """Load the head for masked tokens, and return whether the checkpoint has one.
+
+    Raises:
+      InputError: A weight misfits, or the output matrix is not that of the word embeddings.
+    """
     tensors = form.tensors(checkpoint)
     wanted = {form.tensor_key(weight_name(weight)): weight for weight in weights}
     if not any(key in tensors for key in wanted):
         return False
+    _check_tied(tensors, form, checkpoint)
     _load(wanted, tensors, form, checkpoint)
     return True
+
+
+def _check_tied(
+    tensors: Mapping[str, LazyTensor], form: CheckpointFormat, checkpoint: Path
+) -> None:
+    """Raise InputError if a head for masked tokens has an output matrix of its own."""
+    words = form.tensor_key("word_embeddings/embeddings")
+    # The relatives of BERT have no part `decoder` in the name.
+    for name in ("cls/predictions/decoder/kernel", "cls/predictions/kernel"):
+        key = form.tensor_key(name)
+        if key in tensors and not np.array_equal(tensors[key].read(), tensors[words].read()):
+            what = f"its output matrix {key} differs from the word embeddings {words}"
+            raise InputError(what, "use a model in which both are the same", path=checkpoint)
 
 
 def _load(

@@ -16,7 +16,7 @@ from bertaccum.bert.added_tokens import ROLES, added_tokens, described_tokens, w
 from bertaccum.bert.vocabulary import LONGEST_WORD, SPECIAL_TOKENS, Vocabulary, is_cased
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import write_text
-from bertaccum.system.files import json_text, read_object, read_optional, read_text
+from bertaccum.system.files import json_text, read_mapping, read_object, read_optional, read_text
 
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
@@ -80,6 +80,15 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     numbers = read_optional(home / _ADDED)
     added = added_tokens(entries, config, tokenizer, numbers, home, embeddings)
     return with_added_tokens(vocabulary, added, split is True, home)
+
+
+def gives_segments(home: Path) -> bool:
+    """Return whether the tokenizer in a folder gives segments to a model of transformers."""
+    config = read_mapping(home / SETTINGS) or {}
+    named = config.get("model_input_names")
+    if isinstance(named, list):
+        return "token_type_ids" in named
+    return not str(config.get("tokenizer_class")).startswith("DistilBert")
 
 
 def _part(tokenizer: dict[str, Any], name: str) -> dict[str, Any]:

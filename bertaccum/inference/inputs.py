@@ -105,6 +105,8 @@ def _check_google(best: Path) -> None:
     unusual = encoder.unusual()
     if encoder.hidden_act == "gelu_erf":  # In Google's code, gelu is the approximation.
         unusual["hidden_act"] = encoder.hidden_act
+    if encoder.type_vocab_size == 1:  # Google's code adds nothing to the second text of a pair.
+        unusual["type_vocab_size"] = 1
     if unusual:
         differences = ", ".join(f"{name} {value}" for name, value in unusual.items())
         raise ConfigError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import os
 import tempfile
@@ -81,9 +82,12 @@ def _made(path: Path, make: Callable[[Path], None], progress: Progress, if_full:
 
 
 def _is_of_cache(error: OSError) -> bool:
-    """Return whether an error is about a file in the cache folder or a folder above it."""
+    """Return whether an error tells that the cache cannot be written."""
     named, folder = Path(os.fsdecode(error.filename or "/")), cache_folder()
-    return bool(error.filename) and (named.is_relative_to(folder) or folder.is_relative_to(named))
+    # The error is about a file in the cache folder or a folder above it.
+    about = bool(error.filename) and (named.is_relative_to(folder) or folder.is_relative_to(named))
+    # Other processes may remove a file from a cache that can be written.
+    return about and not (error.errno == errno.ENOENT and folder.is_dir())
 
 
 def _replace_cache(error: OSError, progress: Progress) -> None:

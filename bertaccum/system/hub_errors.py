@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -79,15 +80,27 @@ def explained(repository: Repository, doing: str = "read") -> Iterator[None]:
         raise _refused(repository, error, doing) from None
     except of_http as error:
         raise _unreachable(repository, error) from None
-    except OSError as error:
-        if error.errno in NO_SPACE:
+    # The errors of hf_xet, which transfers most weights, have neither a number nor a file name.
+    except (ConnectionError, TimeoutError) as error:
+        raise _unreachable(repository, error) from None
+    except (OSError, RuntimeError) as error:
+        where = getattr(error, "filename", None)
+        if _tells_full_disk(error):
             remedy = "free disk space and try again, or set HF_HOME to another folder"
-        elif error.filename is None:
-            raise InputError(f"cannot be read ({reason(error)})", path=str(repository)) from None
+        elif where is None:
+            what = f"the transfer failed ({reason(error)})"
+            remedy = "try again, or set HF_HUB_DISABLE_XET=1"
+            raise InputError(what, remedy, path=str(repository)) from None
         else:
             remedy = "check its permissions, or set HF_HOME to another folder"
-        where = error.filename or package().constants.HF_HUB_CACHE
+        where = where or package().constants.HF_HUB_CACHE
         raise RunError(f"cannot be written ({reason(error)})", remedy, path=where) from None
+
+
+def _tells_full_disk(error: OSError | RuntimeError) -> bool:
+    if (code := getattr(error, "errno", None)) is not None:
+        return code in NO_SPACE
+    return any(os.strerror(number) in str(error) for number in NO_SPACE)
 
 
 def _unreachable(repository: Repository, error: BaseException) -> InputError:

@@ -181,7 +181,10 @@ def run_inputs(
     data = Path(config.data)
     tsvs, labels = tsvs_to_train_on(data), read_labels(data, config.task, note)
     check_task_options(config, labels)
-    inputs = read_inputs(find_model(config, progress), make_task(labels), tsvs, config)
+    source = find_model(config, progress)
+    if labels.pairs and (doubt := source.segment_warning()):
+        note(doubt)
+    inputs = read_inputs(source, make_task(labels), tsvs, config)
     return with_teacher(config, inputs, progress, recorded)
 
 

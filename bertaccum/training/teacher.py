@@ -135,6 +135,8 @@ def _model(
         raise InputError(message, hint, path=error.path) from None
     if of_run:
         return options, source
+    if inputs.labels.pairs and (doubt := source.segment_warning()):
+        tell(progress, doubt)
     # Another program's teacher reads as much of a text as the model does, in one passage.
     assert source.format is not None and source.checkpoint is not None and source.head is not None
     tensors = source.format.tensors(source.checkpoint)

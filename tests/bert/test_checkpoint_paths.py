@@ -81,6 +81,13 @@ def test_output_folder_of_run_classifier_has_its_latest_checkpoint(
         found(release)
 
 
+def test_configuration_of_transformers_is_no_checkpoint(release: Path) -> None:
+    """Beside Google's files, it does not make a folder one of Hugging Face."""
+    (release / "config.json").write_text("{}")
+    (release / "bert_model.ckpt.index").unlink()
+    assert found(release) == release / "model.ckpt-9"
+
+
 def test_files_of_a_run_and_of_a_folder_select_it(tmp_path: Path) -> None:
     run, folder = tmp_path / "run", tmp_path / "theirs"
     (run / "best").mkdir(parents=True)

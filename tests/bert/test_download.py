@@ -36,6 +36,8 @@ class Server:
         self.ignores_range = False
         self.digest = ""
         self.ranges: list[str | None] = []
+        # A response waits for it before its last bytes, and a second request ends the waiting.
+        self.goes_on: threading.Event | None = None
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -56,7 +58,13 @@ class Server:
                 self.send_header("Content-Length", str(len(outer.contents) - start))
                 self.send_header("x-goog-hash", f"crc32c=AAAAAA==, md5={outer.digest}")
                 self.end_headers()
-                self.wfile.write(outer.contents[start : outer.cut])
+                contents = outer.contents[start : outer.cut]
+                self.wfile.write(contents[:-1000])
+                if outer.goes_on is not None:
+                    if len(outer.ranges) > 1:
+                        outer.goes_on.set()
+                    outer.goes_on.wait(60)
+                self.wfile.write(contents[-1000:])
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -90,6 +98,12 @@ def make_zip(
     return path.read_bytes()
 
 
+def cached() -> list[str]:
+    """Return the names in the folder of checkpoints, without those of locks."""
+    paths = (cache_folder() / "checkpoints").iterdir()
+    return [path.name for path in paths if path.suffix != ".lock"]
+
+
 def ignore(*_: object) -> None:
     pass
 
@@ -113,7 +127,7 @@ def test_zip_with_far_larger_contents_is_not_unpacked(server: Server, tmp_path: 
     with pytest.raises(InputError, match=too_large):
         fetch_preset("bert-tiny", ignore)
     assert {path.name for path in tmp_path.iterdir()} == {"made.zip", "cache"}
-    assert list((cache_folder() / "checkpoints").iterdir()) == []
+    assert cached() == []
 
 
 def test_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
@@ -124,7 +138,32 @@ def test_preset_is_downloaded_once(server: Server, tmp_path: Path) -> None:
     assert reports[-1] == (len(server.contents), len(server.contents))
     fetch_preset("bert-tiny", ignore)
     assert len(server.ranges) == 1
-    assert [entry.name for entry in folder.parent.iterdir()] == ["bert-tiny"]
+    assert cached() == ["bert-tiny"]
+
+
+def test_others_wait_for_the_process_that_downloads(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of a file also excludes other threads, if they open the file themselves."""
+    monkeypatch.setenv(cache._TEMPORARY, "")
+    server.contents, server.goes_on = make_zip(tmp_path / "made.zip"), threading.Event()
+    begun, found, told = threading.Event(), list[Path](), list[str]()
+    first = threading.Thread(
+        target=lambda: found.append(fetch_preset("bert-tiny", lambda *_: begun.set()))
+    )
+    first.start()
+    assert begun.wait(60)
+
+    def second(what: str, done: int, total: int | None) -> None:
+        told.append(what)
+        assert server.goes_on is not None
+        server.goes_on.set()
+
+    found.append(fetch_preset("bert-tiny", second))
+    first.join()
+    assert found == [cache_folder() / "checkpoints/bert-tiny"] * 2
+    assert told == ["waiting for another process that downloads bert-tiny"]
+    assert server.ranges == [None] and cached() == ["bert-tiny"]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -143,7 +182,7 @@ def test_damaged_checkpoint_is_downloaded_again(
     why = "has no recorded digest" if gone else "does not match its recorded digest"
     assert progress.lines == [f"{folder} {why}, so it is not used"]
     assert len(server.ranges) == 2
-    assert list(folder.parent.iterdir()) == [folder]
+    assert cached() == [folder.name]
 
 
 def test_checkpoint_is_hashed_once_and_damage_is_told_once(
@@ -239,7 +278,7 @@ def test_download_with_wrong_digest_is_refused(server: Server, tmp_path: Path) -
     server.digest = base64.b64encode(hashlib.md5(b"other").digest()).decode()
     with pytest.raises(InputError, match="its MD5 digest differs"):
         fetch_preset("bert-tiny", ignore)
-    assert list((cache_folder() / "checkpoints").iterdir()) == []
+    assert cached() == []
     server.digest = base64.b64encode(hashlib.md5(server.contents).digest()).decode()
     assert fetch_preset("bert-tiny", ignore).is_dir()
 
@@ -258,7 +297,7 @@ def test_preset_with_other_weights_is_refused(
         else:
             with pytest.raises(InputError, match=f"vocab.txt has the SHA-256 {found}, expected 0"):
                 fetch_preset("bert-tiny", ignore)
-            assert list((cache_folder() / "checkpoints").iterdir()) == []
+            assert cached() == []
 
 
 def test_damaged_zip_is_refused_and_deleted(server: Server, tmp_path: Path) -> None:
@@ -267,7 +306,7 @@ def test_damaged_zip_is_refused_and_deleted(server: Server, tmp_path: Path) -> N
     server.contents = whole[:spot] + b"!" + whole[spot + 1 :]
     with pytest.raises(InputError, match="not a complete zip"):
         fetch_preset("bert-tiny", ignore)
-    assert list((cache_folder() / "checkpoints").iterdir()) == []
+    assert cached() == []
     server.contents = whole
     assert fetch_preset("bert-tiny", ignore).is_dir()
 
@@ -322,6 +361,18 @@ def test_leftover_download_may_be_complete_or_too_long(
     (folder / f"{ZIP}.part").write_bytes(server.contents + rubbish)
     assert fetch_preset("bert-tiny", ignore).is_dir()
     assert len(server.ranges) == (2 if left_over == "longer" else 1)
+
+
+def test_zip_with_two_models_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "both.zip", "w") as bundle:
+        for folder in ("cased", "uncased"):
+            for member in MEMBERS:
+                bundle.writestr(f"{folder}/{member}", folder)
+            bundle.writestr(f"__MACOSX/{folder}/._vocab.txt", "")
+    match = r"both.zip: has several files bert_config.json; unpack it, and pass the folder of one"
+    with pytest.raises(InputError, match=match):
+        unpack(tmp_path / "both.zip", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_damaged_compressed_zip_is_refused(tmp_path: Path) -> None:

@@ -74,6 +74,22 @@ def test_every_token_is_in_the_first_segment() -> None:
     assert not np.any(inputs["input_type_ids"])
 
 
+def test_single_segment_is_that_of_every_token() -> None:
+    """transformers gives such a model no segments, so pairs are in the first one."""
+    encoder = build_encoder(dataclasses.replace(SMALL, type_vocab_size=1))
+    tokens, second = np.array([[2, 5, 3, 7, 3]], np.int32), np.array([[0, 0, 0, 1, 1]], np.int32)
+
+    def outputs(segments: np.ndarray | None) -> np.ndarray:
+        inputs = encoder_inputs(tokens, np.ones_like(tokens), segments)
+        return encoder(inputs)["sequence_output"].numpy()
+
+    single = outputs(None)
+    np.testing.assert_array_equal(outputs(second), single)
+    table = encoder.get_layer("type_embeddings").embeddings
+    table.assign_add(tf.one_hot([3], SMALL.hidden_size))
+    assert np.abs(outputs(second) - single).max() > 0.01
+
+
 def test_presets_have_the_released_sizes() -> None:
     """Numbers of parameters, in millions, are from Google's page on the released models."""
     released = {"bert-tiny": 4.4, "bert-mini": 11.3, "bert-small": 29.1, "bert-medium": 41.7}

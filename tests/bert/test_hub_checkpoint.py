@@ -163,6 +163,13 @@ def test_shards_and_googles_files_are_downloaded(
     client.hub.add("owner/google", google | described)
     assert Path(find("owner/google")["path"]).name == "bert_model.ckpt"
     assert "bert_model.ckpt.meta" not in client.hub.fetched()
+    # The weights decide which of two configurations is read.
+    both = {name.replace("bert_model.ckpt", "model.ckpt-9"): text for name, text in google.items()}
+    client.hub.add("owner/both", both | described | {"config.json": files["config.json"]})
+    assert Path(find("owner/both")["path"]).name == "model.ckpt-9"
+    client.hub.add("owner/other", {"model.safetensors": weights} | described)
+    assert "owner/other: has no config.json; choose another" in find("owner/other")["error"]
+    assert client.hub.fetched() == []
 
 
 def test_interrupted_download_resumes(
@@ -190,6 +197,29 @@ def test_cache_needs_no_network_and_is_not_trusted(
     again = find()
     assert sum("does not match its digest" in line for line in again["told"]) == 2
     assert Path(again["path"]).read_bytes() == files["model.safetensors"]
+
+
+# Downloads some files of a repository, as another program does that shares the cache.
+OTHER_PROGRAM = f"""
+from huggingface_hub import hf_hub_download
+for name in ("config.json", "vocab.txt", "pytorch_model.bin", "bert_model.ckpt.index"):
+    hf_hub_download({NAME!r}, name)
+"""
+
+
+def test_files_of_other_programs_in_the_cache_decide_nothing(
+    client: HubClient, find: Find, files: dict[str, bytes]
+) -> None:
+    client.hub.add(NAME, files | {"pytorch_model.bin": b"x", "bert_model.ckpt.index": b"x"})
+    planned = find(function="find_dimensions", first=OTHER_PROGRAM)
+    assert (planned["layers"], planned["words"]) == (1, None)
+    assert "model.safetensors" not in client.hub.fetched()
+    found = find()
+    assert Path(found["path"]).read_bytes() == files["model.safetensors"]
+    assert {"model.safetensors", "tokenizer_config.json"} <= {*client.hub.fetched()}
+    # Without the list of files, those in the cache count.
+    alone = {"BERTACCUM_CACHE": str(client.folder / "empty"), "HF_HUB_OFFLINE": "1"}
+    assert find(found["pinned"], **alone)["path"] == found["path"]
 
 
 def test_plan_downloads_only_the_configuration(

@@ -20,7 +20,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from safetensors.numpy import load_file, save_file
-from small import scatter
+from small import Notes, scatter
 from torch_writer import write_torch
 
 from bertaccum.bert import pretrained_weights
@@ -293,6 +293,59 @@ def test_vocabulary_may_have_fewer_entries_than_the_model_has_embeddings(folder:
     (folder / "vocab.txt").write_text("\n".join([*WORDS, "more"]) + "\n")
     with pytest.raises(InputError, match=r"has 10 entries, but the model's vocab_size is 9"):
         find(folder)
+
+
+def test_vocabulary_from_elsewhere_has_an_entry_for_each_embedding(
+    folder: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("\n".join(WORDS[:-2]) + "\n")
+    with pytest.raises(InputError, match=r"short.txt: has 7 entries, but the model's vocab_size"):
+        find(folder, vocab=str(short))
+    short.replace(folder / "vocab.txt")
+    assert find(folder, vocab=str(folder / "vocab.txt")).vocabulary == find(folder).vocabulary
+
+
+@pytest.mark.parametrize(("spare", "told"), [(64, []), (600, ["9 entries for 609 embeddings"])])
+def test_vocabulary_with_far_fewer_entries_is_told(
+    folder: Path, spare: int, told: list[str]
+) -> None:
+    set_to("config.json", vocab_size=len(WORDS) + spare)(folder)
+    notes = Notes()
+    find_model(TrainConfig(init_checkpoint=str(folder), max_seq_length=8), notes)
+    sizes = [line.partition("vocab.txt has only ")[2].partition(":")[0] for line in notes.lines]
+    assert sizes == told
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({}, False),
+        ({"model_input_names": ["input_ids", "token_type_ids"]}, False),
+        ({"model_input_names": ["input_ids", "attention_mask"]}, True),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, True),
+    ],
+)
+def test_segments_that_a_model_has_not_seen_are_told(
+    folder: Path, settings: dict[str, Any], warned: bool
+) -> None:
+    set_to("tokenizer_config.json", **settings)(folder)
+    found = find(folder).segment_warning()
+    assert (found is not None) == warned
+    if found:
+        assert found.startswith("model: its tokenizer in transformers gives no token_type_ids")
+        only = dataclasses.replace(SMALL, type_vocab_size=1)
+        assert dataclasses.replace(find(folder), encoder=only).segment_warning() is None
+
+
+@pytest.mark.parametrize(("types", "named"), [(1, ["input_ids", "attention_mask"]), (2, None)])
+def test_tokenizer_gives_segments_if_there_are_several(
+    tmp_path: Path, types: int, named: list[str] | None
+) -> None:
+    config = dataclasses.replace(SMALL, type_vocab_size=types)
+    write_description(tmp_path, config, Tokenization(VOCABULARY, 12), NAMES, dropout=0.1)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings.get("model_input_names") == named
 
 
 def test_missing_configuration_keys_default_to_bert_base(folder: Path) -> None:

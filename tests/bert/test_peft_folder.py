@@ -17,7 +17,9 @@ from test_relatives import RELATIVES, model_of, ours
 from torch_writer import write_torch
 
 import bertaccum
+from bertaccum.bert import model_finder
 from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.hub_checkpoint import HubCheckpoint
 from bertaccum.bert.huggingface_folder import write_description
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import HeadMapping
@@ -29,6 +31,7 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import CLASSIFICATION
+from bertaccum.system.hub_names import Repository
 from bertaccum.system.progress import silent
 from bertaccum.training.recipe import build_model
 
@@ -184,6 +187,48 @@ def test_adapter_of_another_model_is_refused(adapter: Path) -> None:
     change_weights(adapter, **{key: np.zeros([2, 3], np.float32)})
     with pytest.raises(InputError, match=r"layer.0.attention.self.query.weight has the shapes"):
         find(adapter)
+
+
+def test_head_of_an_early_adapter_is_read(work: Path, adapter: Path, tmp_path: Path) -> None:
+    """Early versions of peft did not record that they trained the head in full."""
+    before, base = tensors_of(adapter), shutil.copytree(work / "base_bert", tmp_path / "base")
+    tensors = load_file(base / "model.safetensors")
+    encoder = {name: tensor for name, tensor in tensors.items() if "classifier" not in name}
+    save_file(encoder, base / "model.safetensors")
+    change_config(adapter, base_model_name_or_path=str(base), modules_to_save=None)
+    after = tensors_of(adapter)
+    assert "classifier.weight" in after and after.keys() == before.keys()
+    for name, tensor in after.items():
+        np.testing.assert_array_equal(tensor, before[name], err_msg=name)
+
+
+@pytest.mark.parametrize("revision", [None, "v1"])
+def test_base_without_an_owner_is_on_the_hub(
+    work: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None
+) -> None:
+    asked = []
+
+    def fetch(repository: Repository, *_: object) -> HubCheckpoint:
+        asked.append(repository)
+        names = ["model.safetensors"]
+        return HubCheckpoint(repository, work / "base_bert", "config.json", [], names)
+
+    monkeypatch.setattr(model_finder, "fetch_checkpoint", fetch)
+    expected = tensors_of(adapter)
+    change_config(adapter, base_model_name_or_path="bert-base-uncased", revision=revision)
+    assert tensors_of(adapter).keys() == expected.keys()
+    assert {*asked} == {Repository("google-bert/bert-base-uncased", revision)}
+
+
+def test_base_may_have_the_name_of_a_preset(
+    work: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    change_config(adapter, base_model_name_or_path="bert-small")
+    with pytest.raises(InputError, match="adapter of bert-small, which is not in Hugging Face's"):
+        find(adapter)
+    shutil.copytree(work / "base_bert", "bert-small")
+    assert find(adapter).encoder == SMALL
 
 
 def test_rank_stabilized_scale_is_read(work: Path, adapter: Path) -> None:

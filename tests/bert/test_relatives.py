@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from small import scatter
 from test_huggingface_folder import NAMES, SMALL, WORDS, find, inputs, loaded, write
 
@@ -107,6 +107,33 @@ def test_written_weights_are_read_bit_for_bit(tmp_path: Path, name: str, task: s
         kernel, bias = read_head(source.format, source.checkpoint)
         np.testing.assert_array_equal(kernel.T, expected["sentence_prediction/logits/kernel:0"])
         np.testing.assert_array_equal(bias, expected["sentence_prediction/logits/bias:0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("bert", "cls.predictions.decoder.weight"),
+        ("distilbert", "vocab_projector.weight"),
+        ("electra", "generator_lm_head.weight"),
+    ],
+)
+def test_head_with_a_matrix_of_its_own_is_refused(tmp_path: Path, name: str, key: str) -> None:
+    config, folder = RELATIVES[name], tmp_path / "model"
+    folder.mkdir()
+    model = model_of(config, MASKED_LM)
+    write_description(folder, config, Tokenization(Vocabulary(WORDS), 12), NAMES, 0.1, MASKED_LM)
+    save_huggingface(model, folder, pooler=False)
+    tensors = load_file(folder / "model.safetensors")
+    words = next(held for n, held in tensors.items() if n.endswith("word_embeddings.weight"))
+    for matrix in (words, words + 1):
+        save_file(tensors | {key: matrix}, folder / "model.safetensors")
+        source = find(folder)
+        assert source.format is not None and source.checkpoint is not None
+        if matrix is words:
+            assert load_masked_head(model.head.weights, source.format, source.checkpoint)
+        else:
+            with pytest.raises(InputError, match=f"its output matrix {key} differs from the word"):
+                load_masked_head(model.head.weights, source.format, source.checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -302,12 +329,17 @@ def trained_weights(work: Path, config: EncoderConfig, **options: Any) -> list[n
     return load_trained(run).model.get_weights()
 
 
-def test_google_format_is_refused(tmp_path: Path) -> None:
-    trained_weights(tmp_path, RELATIVES["electra"], max_updates=0)
+@pytest.mark.parametrize(
+    ("config", "difference"),
+    [
+        (RELATIVES["electra"], "embedding_size 4, model_type electra, hidden_act gelu_erf"),
+        (replace(SMALL, type_vocab_size=1), "type_vocab_size 1"),
+    ],
+)
+def test_google_format_is_refused(tmp_path: Path, config: EncoderConfig, difference: str) -> None:
+    trained_weights(tmp_path, config, max_updates=0)
     (run,) = tmp_path.glob("run-*")
-    with pytest.raises(
-        ConfigError, match="has embedding_size 4, model_type electra, hidden_act gelu_erf; "
-    ):
+    with pytest.raises(ConfigError, match=f"has {difference}; "):
         bertaccum.export(run=str(run), format="google", out=str(tmp_path / "export"))
 
 

@@ -134,6 +134,21 @@ def test_error_about_another_file_is_not_one_of_the_cache(blocked: Path, tmp_pat
     assert not os.environ[cache._TEMPORARY]
 
 
+def test_removed_file_does_not_replace_the_cache(
+    blocked: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another process may have removed it."""
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    progress = Notes()
+
+    def read(path: Path) -> None:
+        path.with_suffix(".part").read_bytes()
+
+    with pytest.raises(FileNotFoundError):
+        cached_folder(cache_folder() / "tokens/x", read, progress)
+    assert progress.lines == [] and not os.environ[cache._TEMPORARY]
+
+
 SCRIPT = """
 import sys
 from bertaccum.system.cache import cache_folder, prepare_cache, write_cached

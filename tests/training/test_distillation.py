@@ -190,6 +190,21 @@ def test_teacher_of_another_program_has_the_logits_of_its_run(
     assert any(numbered in line for line in notes.lines) == (form == "google")
 
 
+def test_pairs_for_models_without_segments_are_told(tmp_path: Path) -> None:
+    options, theirs, notes = make_student(tmp_path, "pair"), tmp_path / "theirs", Notes()
+    api.export(run=options["teacher"], format="huggingface", out=str(theirs))
+    settings = json.loads((theirs / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings))
+    told = "theirs: its tokenizer in transformers gives no token_type_ids"
+    run_inputs(TrainConfig(**options | {"teacher": str(theirs)}), notes)
+    assert sum(told in line for line in notes.lines) == 1
+    own = {"teacher": None, "bert_config": None, "init_checkpoint": str(theirs)}
+    begun: list[str] = []
+    run_inputs(TrainConfig(**options | own), silent, begun.append)
+    assert sum(told in line for line in begun) == 1
+
+
 def test_unlabeled_sentence_counts_the_words_that_both_models_read(tmp_path: Path) -> None:
     """The teacher reads one word, and the student up to three."""
     options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"))
