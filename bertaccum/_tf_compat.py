@@ -378,6 +378,14 @@ def gpu_memory_limits() -> list[int]:
     return [int(device.memory_limit) for device in found if device.device_type == "GPU"]
 
 
+def has_started() -> bool:
+    """Return whether TensorFlow has initialized its devices, without initializing them.
+
+    Relies on `Context._initialized`.
+    """
+    return bool(context.context()._initialized)
+
+
 def set_heartbeat_timeout(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver, seconds: int
 ) -> None:

@@ -175,6 +175,15 @@ def program(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 
 @pytest.fixture
+def data_prep_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Change to a folder with a user's own `data_prep.py`, which no process may execute."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data_prep.py").write_text("open('executed', 'w').close()\n")
+    yield
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.fixture
 def client(tmp_path: Path) -> Iterator[HubClient]:
     """Return a stand-in for the Hugging Face Hub, and a folder for programs that use it."""
     pytest.importorskip("huggingface_hub", reason="needs bertaccum[huggingface]")

@@ -432,6 +432,18 @@ def test_graphs_of_branches_and_loops_belong_to_the_enclosing_function() -> None
     assert _tf_compat.is_in_function_of(None, None)
 
 
+def test_devices_are_initialized_by_the_first_tensor() -> None:
+    code = """
+import tensorflow as tf
+from bertaccum import _tf_compat
+tf.config.list_physical_devices()
+assert not _tf_compat.has_started()
+tf.zeros([1])
+assert _tf_compat.has_started()
+"""
+    output(code)
+
+
 def test_first_heartbeat_timeout_is_kept() -> None:
     """The test needs a new process, because a context keeps its first settings."""
     code = """

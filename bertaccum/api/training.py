@@ -228,6 +228,8 @@ def pretrain(
         result = bertaccum.pretrain(text="reviews.txt", init_checkpoint="bert-tiny")
         bertaccum.train(data="data/reviews", init_checkpoint=result.folder)
 
+    On a GPU without `memory_limit`, the second run needs `micro_batch` or a process of its own.
+
     Args:
       config, resume, callback, progress, stopping: As for `train`.
       options: Fields of `PretrainConfig`.

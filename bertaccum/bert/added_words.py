@@ -114,7 +114,8 @@ def _extended(form: CheckpointFormat, pieces: list[tuple[int, ...]]) -> Checkpoi
 def pieces_of(vocabulary: Vocabulary, words: list[str]) -> list[tuple[int, ...]]:
     """Return the IDs of the pieces of each word."""
     tokenizer = Tokenizer(Tokenization(vocabulary, _LENGTH))
-    return [tuple(ids) for ids in tokenizer.pieces(tf.constant(words, tf.string)).to_list()]
+    with tf.device("CPU"):  # A GPU's memory must stay free until the planner has measured.
+        return [tuple(ids) for ids in tokenizer.pieces(tf.constant(words, tf.string)).to_list()]
 
 
 def _cleaned(lines: list[str], vocabulary: Vocabulary) -> list[list[str]]:

@@ -149,8 +149,9 @@ def _tokenized(
         batch: tuple[list[str], np.ndarray, int],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         texts, documents, size = batch
-        rows = pieces(tf.constant(texts))
-        lengths = rows.row_lengths().numpy()
+        with tf.device("CPU"):  # A GPU's memory must stay free until the planner has measured.
+            rows = pieces(tf.constant(texts))
+            lengths = rows.row_lengths().numpy()
         return rows.flat_values.numpy(), lengths[lengths > 0], documents[lengths > 0], size
 
     yield from parallel(tokens, batches(parts))

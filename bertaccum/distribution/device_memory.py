@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertaccum import _tf_compat
-from bertaccum.errors import ConfigError
+from bertaccum.errors import ConfigError, RunError
 from bertaccum.options.cards import Card
 from bertaccum.system.sizes import format_size
 
@@ -192,6 +192,23 @@ def _too_late() -> ConfigError:
 def memory_is_limited() -> bool:
     """Return whether `announce_limit` or `limit_memory` set a limit."""
     return bool(_limits)
+
+
+def check_gpu_is_free(consequence: str, hint: str = "") -> None:
+    """Raise RunError if this process holds the memory of a GPU that another process would need.
+
+    Without a limit, TensorFlow reserves nearly all of it for the first tensor, until the process
+    ends.
+
+    Args:
+      consequence: What is not possible then, for the message.
+      hint: What the user can do instead of starting a new process.
+    """
+    if gpus() and not memory_is_limited() and _tf_compat.has_started() and used_bytes():
+        raise RunError(
+            f"this process already uses the GPU, so {consequence}",
+            f"start a new process (in a notebook, restart the kernel){hint}",
+        )
 
 
 def limits_the_host() -> bool:

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO
 
 from bertaccum.errors import ConfigError
+from bertaccum.system.child_process import module_command
 from bertaccum.system.printable import printable
 
 # After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
@@ -105,9 +106,10 @@ def _environment(number: int, addresses: list[str], gpus: list[str]) -> dict[str
 def _start(
     number: int, environment: dict[str, str], arguments: Sequence[str]
 ) -> subprocess.Popen[str]:
-    program = [] if is_file(arguments[0]) else ["-m", "bertaccum"]
+    of_file = is_file(arguments[0])
+    command = [sys.executable, *arguments] if of_file else module_command("bertaccum", *arguments)
     return subprocess.Popen(
-        [sys.executable, *program, *arguments],
+        command,
         env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         stdout=None if number == 0 else subprocess.DEVNULL,

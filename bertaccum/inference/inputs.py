@@ -12,7 +12,7 @@ from bertaccum.inference.push import check_push
 from bertaccum.options import commands
 from bertaccum.runs.paths import RunPaths
 from bertaccum.runs.record import read_run_config
-from bertaccum.system.temporary_paths import beside
+from bertaccum.system.temporary_paths import beside, is_temporary
 from data_prep.tables.tsv import default_split
 
 # Formats of weights without code, and the programs that load them.
@@ -137,8 +137,10 @@ def _check_new_folder(path: Path) -> None:
     if not path.name:
         raise ConfigError(f"`out` {path} is not a valid name", "choose a new folder")
     try:
-        parent = next(p for p in path.absolute().parents if p.exists())
-        taken = path.is_symlink() or path.is_file() or (path.is_dir() and any(path.iterdir()))
+        parent = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+        taken = path.is_symlink() or path.is_file()
+        if path.is_dir():  # A killed export may have left a temporary folder in it.
+            taken = taken or not all(is_temporary(one, path.name) for one in path.iterdir())
     except OSError as error:
         raise ConfigError(f"`out` {path} is not a valid name ({error.strerror})") from None
     if taken:
@@ -150,4 +152,5 @@ def _check_new_folder(path: Path) -> None:
         trial.mkdir()
         trial.rmdir()
     except OSError as error:
-        raise cannot_create(f"`out` {path} cannot be created in {parent}", error) from None
+        where = "cannot be written" if path.is_dir() else f"cannot be created in {parent}"
+        raise cannot_create(f"`out` {path} {where}", error) from None

@@ -10,13 +10,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from bertaccum.inspection import installation
 from bertaccum.inspection.installation import FAILED, OK, WARNING, Finding
+from bertaccum.system.child_process import module_command
 from bertaccum.system.sizes import format_size
 from bertaccum.version import __version__
 
@@ -92,7 +92,7 @@ def _run_probe() -> tuple[dict[str, dict[str, Any]], str, str]:
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # Other programs may be using the GPU.
             "TF_USE_LEGACY_KERAS": "1",
         }
-        command = [sys.executable, "-m", "bertaccum.inspection.probe", f"{folder}/data"]
+        command = module_command("bertaccum.inspection.probe", f"{folder}/data")
         with Path(folder, "out").open("w+") as out, Path(folder, "log").open("w+b") as log:
             try:
                 done = subprocess.run(

@@ -100,6 +100,8 @@ class CalculatedTime:
       adapted: Number of weights to train if these are only biases and adapters; None if they are
         whole layers.
       counted: Operations of an update, if they are not those of this version.
+      every_token: Whether the last layer computes the output of every token, as tags of words
+        require, instead of that of one token.
     """
 
     card: Card
@@ -109,6 +111,7 @@ class CalculatedTime:
     freeze_embeddings: bool = False
     adapted: int | None = None
     counted: Operations | None = None
+    every_token: bool = False
 
     def update_seconds(self, request: MeasurementRequest) -> float:
         """Return the time of an update; steps are compiled if the request says how to pad them."""
@@ -124,7 +127,8 @@ class CalculatedTime:
         all_layers, hidden = self.encoder.num_hidden_layers, self.encoder.hidden_size
         nodes = of.step + all_layers * (of.layer + recomputed * of.recomputed)
         # Backpropagation ends at the first trained layer, and takes two thirds of a step.
-        layers = (all_layers - 1 + 2 * max(self._trained_layers - 1, 0)) / 3
+        ends = 0 if self.every_token else 1
+        layers = (all_layers - ends + 2 * max(self._trained_layers - ends, 0)) / 3
         scores = of.scores * length * self.encoder.num_attention_heads
         moved = layers * ((of.hidden + recomputed * of.recomputed_hidden) * hidden + scores)
         moved = rows * length * (moved + of.ends * hidden)
@@ -162,15 +166,15 @@ class CalculatedTime:
         return seconds + self._copying(crossing) + weights * _HOST_ADAM_SECONDS
 
     def _products(self, rows: float, length: float, recomputed: bool) -> float:
-        """Return the time of the matrix products; the last layer's output is one token."""
+        """Return the time of the matrix products."""
         e, tokens = self.encoder, rows * length
         size = 4 if self.precision == "float32" else 2
         hidden, inner, heads = e.hidden_size, e.intermediate_size, e.num_attention_heads
         # Frozen kernels need no gradients, which are half of the products of backpropagation.
         backward = (2 if self.adapted is None else 1) * self._trained_layers / e.num_hidden_layers
         passes = 1 + backward + recomputed
-        seconds = 0.0
-        for queries, layers in ((tokens, e.num_hidden_layers - 1), (rows, 1)):
+        seconds, last = 0.0, tokens if self.every_token else rows
+        for queries, layers in ((tokens, e.num_hidden_layers - 1), (last, 1)):
             dense = 2 * hidden * (2 * tokens * hidden + queries * (2 * hidden + 2 * inner))
             values = 2 * hidden * (2 * tokens + 2 * queries) + 2 * queries * (hidden + inner)
             values += hidden * (4 * hidden + 2 * inner)

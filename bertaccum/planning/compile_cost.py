@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from bertaccum.data.window_shapes import choose_shapes, real_share
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.distribution.device_memory import device_name
 from bertaccum.errors import BertAccumError
+from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import OFF, ON
 from bertaccum.options.offload_rungs import offloads_sums
 from bertaccum.planning.cost import fit_prices
@@ -36,6 +38,9 @@ _FAST = 1000.0
 _SHORT, _SHORT_STEPS = (1, 8), 8
 # A window is timed this often, but no more once this many seconds have passed.
 _REPEATS, _ENOUGH_SECONDS = 5, 2.0
+# Files of the cache for plans that did not fit if compiled. A later process measures them again,
+# because more memory may be free then.
+_too_large: set[Path] = set()
 
 
 def compiled_plan(
@@ -94,7 +99,7 @@ def should_compile(
         if seconds < _WORTH_MEASURING[device]:
             return False, None
     try:
-        cost = compile_cost(request, plan, result.prices or PRICES, epochs, progress)
+        cost = compile_cost(request, plan, result.prices or PRICES, progress)
     except BertAccumError as error:  # XLA needs files of CUDA that TensorFlow does without.
         if on:
             raise
@@ -103,27 +108,34 @@ def should_compile(
     if cost is None:
         tell(progress, "micro-batches of this size do not fit in memory if steps are compiled")
         return on, None
-    return on or cost.saved_seconds(min(cost.updates, most)) > 0, cost
+    updates = min(scheduled_updates(epochs, cost.updates_per_epoch), most)
+    return on or cost.saved_seconds(updates) > 0, cost
 
 
 def compile_cost(
-    request: PlanRequest, plan: BatchPlan, prices: Prices, epochs: float, progress: Progress
+    request: PlanRequest, plan: BatchPlan, prices: Prices, progress: Progress
 ) -> CompileCost | None:
     """Measure what compiling costs and saves, or read it from the cache.
+
+    Runs that differ only in their length share the measurement.
 
     `prices` are those of micro-steps that are not compiled. The result is None if compiled steps do
     not fit in memory.
     """
-    parts = [request.digest(), dataclasses.asdict(plan), dataclasses.asdict(prices), epochs]
+    parts = [request.digest(), dataclasses.asdict(plan), dataclasses.asdict(prices)]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     path = cache_folder() / "plans" / f"{key}.compiled.json"
     if (known := read_cached(path, progress)) is not None:
         shapes = tuple((rows, length) for rows, length in known["shapes"])
         return CompileCost(**known | {"prices": Prices(**known["prices"]), "shapes": shapes})
+    if path in _too_large:
+        return None
     prepare_cache(progress)
     with MeasurementProcess(progress, {}) as process:
-        cost = _Measurer(process, request, plan, prices).cost(epochs)
-    if cost is not None:
+        cost = _Measurer(process, request, plan, prices).cost()
+    if cost is None:
+        _too_large.add(path)
+    else:
         write_cached(path, dataclasses.asdict(cost), progress)
     return cost
 
@@ -144,12 +156,13 @@ class _Measurer:
         self._built = process.build(request.job(plan.offload, limit, steps))
         self._peak = 0.0
 
-    def cost(self, epochs: float) -> CompileCost | None:
-        """Return the cost for a run of some epochs; None if the plan does not fit."""
+    def cost(self) -> CompileCost | None:
+        """Return the cost; None if the plan does not fit."""
         if self._built is None:
             return None
         examples, target = self._built["train_examples"], self._plan.target_batch
-        updates = scheduled_updates(epochs, updates_per_epoch(examples, target))
+        per_epoch = updates_per_epoch(examples, target)
+        updates = scheduled_updates(TrainConfig.epochs, per_epoch)
         windows = [np.array(window, np.int32) for window in self._built["windows"]]
         largest, size = tuple(self._built["largest"]), self._plan.micro_batch
         window = np.array(typical_window(self._built["windows"]), np.int32)
@@ -178,7 +191,7 @@ class _Measurer:
             return None
         times = plain, compiled, shape_seconds, token_seconds
         share = plan.real_share or 0.0
-        return CompileCost(updates, *times, prices, shapes, share, self._peak)
+        return CompileCost(per_epoch, *times, prices, shapes, share, self._peak)
 
     def _cut(
         self, window: np.ndarray, largest: Shape, prices: Prices, shapes: Shapes

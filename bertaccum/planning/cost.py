@@ -10,7 +10,7 @@ import numpy as np
 
 from bertaccum.data.window_cuts import Prices
 from bertaccum.errors import RunError
-from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, SLOTS
+from bertaccum.options.offload_rungs import ACCUMULATORS, LADDER, OFFLOAD_NONE, SLOTS
 from bertaccum.system.machine import available_bytes
 from bertaccum.system.sizes import format_size
 
@@ -151,18 +151,21 @@ def bytes_on_host(static_bytes: dict[str, int], offload: str) -> int:
     return sum(static_bytes[part] for part in LADDER[offload].moved)
 
 
-def check_host_memory(offload: str, parameters: int, folder: str | None) -> None:
-    """Raise RunError if the machine has too little memory for the offloaded tensors.
+def check_host_memory(offload: str, before: str, parameters: int, folder: str | None) -> None:
+    """Raise RunError if the machine has too little memory for the tensors that will be offloaded.
 
     Args:
-      offload: What is offloaded, one of `OFFLOAD`.
+      offload: What will be offloaded, one of `OFFLOAD`.
+      before: What is offloaded already, one of `OFFLOAD`.
       parameters: Number of weights to train, on all replicas of this process together.
       folder: Folder that contains the offloaded tensors, or None for memory.
     """
-    needed, free = bytes_on_host(state_bytes(parameters), offload), available_bytes()
-    if folder is None and needed > free:
+    sizes, free = state_bytes(parameters), available_bytes()
+    needed = bytes_on_host(sizes, offload) - bytes_on_host(sizes, before)
+    if folder is None and needed > max(free, 0):
+        more = " more" if before != OFFLOAD_NONE else ""
         raise RunError(
-            f"`offload` {offload} needs {format_size(needed)} of this machine's memory, and"
+            f"`offload` {offload} needs {format_size(needed)}{more} of this machine's memory, and"
             f" {format_size(free)} is free",
             "free memory, or set `offload_folder` to a folder on a fast disk",
         )

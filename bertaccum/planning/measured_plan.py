@@ -18,6 +18,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.options.adapting import FULL, LORA, target_names
 from bertaccum.options.fields import AUTO
 from bertaccum.options.offload_rungs import LADDER, OFFLOAD, OFFLOAD_NONE, offloads_sums
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.planning.advice import (
     Adapters,
     MemoryShortage,
@@ -138,6 +139,18 @@ def _adapters(request: PlanRequest) -> Adapters | None:
     )
 
 
+def costs_with(request: PlanRequest, costs: MeasuredCosts, offload: str) -> MeasuredCosts:
+    """Return the costs for a plan that offloads something else."""
+    state = _static_bytes(request)
+    # What is offloaded has no size on the device.
+    whole = {part: size or state.get(part, 0) for part, size in costs.static_bytes.items()}
+    return dataclasses.replace(
+        costs,
+        static_bytes=bytes_on_device(whole, offload),
+        host_bytes=_host_bytes(request, offload),
+    )
+
+
 def _host_bytes(request: PlanRequest, offload: str) -> int:
     return request.devices * bytes_on_host(_static_bytes(request), offload)
 
@@ -184,6 +197,7 @@ def _timer(request: PlanRequest) -> UpdateTimer | None:
     time = CalculatedTime(
         *(card, request.inputs.source.encoder, config.precision, config.train_layers, frozen),
         adapted=_adapted(request),
+        every_token=request.inputs.labels.task == TOKEN_CLASSIFICATION,
     )
     return time.update_seconds
 
@@ -244,11 +258,7 @@ class _Measurements:
         if card is not None and compiles and compiled_bytes <= self.space.usable_bytes:
             compiled_rate = round(result.compiled_rates[saving][candidate.plan.micro_batch], 3)
         all_reduce = self.space.all_reduce_bytes(saving, result.resting_bytes[saving])
-        costs = dataclasses.replace(
-            self.costs(),
-            static_bytes=bytes_on_device(self.built["static_bytes"], saving.offload),
-            host_bytes=_host_bytes(self.request, saving.offload),
-        )
+        costs = costs_with(self.request, self.costs(), saving.offload)
         why = reason_for(candidate, result.candidates, self.space.shared)
         adapters = None if saving.offload == OFFLOAD_NONE else _adapters(self.request)
         if adapters is not None:
@@ -281,11 +291,14 @@ class _Measurements:
         )
         encoder = self.request.inputs.source.encoder
         own = Size(self.built["parameters"], encoder.num_hidden_layers * encoder.hidden_size)
+        found = remedies(shortage, own, preset_sizes())
+        if self.request.limit_bytes is None:
+            found.append("close other programs that use the GPU, or choose a smaller `model`")
         return PlanResult(
             None,
             self.costs(),
             why=reason_nothing_fits(self.space, least),
-            remedies=remedies(shortage, own, preset_sizes()),
+            remedies=found,
             timed_on=self.request.timed_on,
         )
 

@@ -21,6 +21,7 @@ from bertaccum.options.adapting import unused_options
 from bertaccum.options.cards import Card
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.fields import AUTO, field_names, size_in_bytes
+from bertaccum.options.offload_rungs import OFFLOAD, OFFLOAD_NONE
 from bertaccum.options.pretraining import PretrainConfig, train_config
 from bertaccum.planning.plan import Shape
 from bertaccum.system import machine
@@ -205,11 +206,17 @@ class MeasurementProcess(ChildProcess):
     """A process that runs updates and measures them; it restarts after a crash.
 
     Its `environment` consists of variables to set besides those of this process.
+
+    Raises:
+      RunError: The process would use the GPU, of which this process leaves too little memory.
     """
 
     def __init__(self, progress: Progress, environment: dict[str, str]) -> None:
+        if "CUDA_VISIBLE_DEVICES" not in environment:
+            hint = ", or set `micro_batch` and `compile` off"
+            device_memory.check_gpu_is_free("nothing can be measured", hint)
         self._job: dict[str, Any] = {}
-        self._windows = 0
+        self._windows, self._offload = 0, OFFLOAD_NONE
         super().__init__(
             "bertaccum.training.step_measurement", "measurement", progress, environment
         )
@@ -223,7 +230,7 @@ class MeasurementProcess(ChildProcess):
         Raises:
           BertAccumError: The data or the model cannot be used.
         """
-        self._job = job
+        self._job, self._offload = job, job["config"].get("offload", OFFLOAD_NONE)
         answer = self.ask(job)
         if "out_of_memory" in answer:
             self.end()
@@ -231,11 +238,17 @@ class MeasurementProcess(ChildProcess):
         return answer
 
     def run(self, request: MeasurementRequest) -> Measurement | None:
-        """Run one update and return its measurement; None if it ran out of memory."""
-        if self.has_ended:
+        """Run one update and return its measurement; None if it ran out of memory.
+
+        If it offloads less than an earlier one, the process is replaced by a new one.
+        """
+        if self.has_ended or OFFLOAD.index(request.offload) < OFFLOAD.index(self._offload):
+            self.end()
             self.start()
-            if self.build(self._job) is None:
+            config = self._job["config"] | {"offload": request.offload}
+            if self.build(self._job | {"config": config}) is None:
                 return None
+        self._offload = request.offload
         self._windows += 1
         self._progress("measurements of memory and speed", self._windows, None)
         answer = self.ask(dataclasses.asdict(request))

@@ -54,18 +54,18 @@ class CompileCost:
     """Costs and savings of compiling for a plan. All times are in seconds.
 
     Args:
-      updates: Number of updates in the run's epochs.
+      updates_per_epoch: Number of updates in an epoch.
       window_seconds: Time of a typical window whose steps are not compiled.
       compiled_seconds: Time of this window with compiled steps.
       shape_seconds: Time to compile the steps for one shape of a micro-batch.
       token_seconds: Time per token of a compiled micro-step of short examples.
       prices: Prices of compiled micro-steps, in tokens.
-      shapes: Shapes that were chosen for some windows.
+      shapes: Shapes that were chosen for some windows of a run of the usual length.
       real_share: Share of the tokens in these windows that are not padding.
       peak_bytes: Peak memory of compiled steps, in bytes.
     """
 
-    updates: int
+    updates_per_epoch: int
     window_seconds: float
     compiled_seconds: float
     shape_seconds: float

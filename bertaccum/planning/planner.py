@@ -14,8 +14,10 @@ from bertaccum.data.run_inputs import read_inputs, tsvs_to_plan_with
 from bertaccum.distribution import device_memory
 from bertaccum.options.commands import PlanConfig, TrainConfig
 from bertaccum.options.fields import AUTO
+from bertaccum.options.pretraining import PretrainConfig
+from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.planning.compile_cost import should_compile
-from bertaccum.planning.measured_plan import measure_plan
+from bertaccum.planning.measured_plan import costs_with, measure_plan
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.planning.plan import BatchPlan, Saving
 from bertaccum.planning.plan_result import PlanResult
@@ -40,7 +42,7 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
     """
     data = Path(config.data)
     tsvs = prepared = tsvs_to_plan_with(config)
-    task = make_task(read_labels(data, config.task) if prepared else Labels.numbered(2))
+    task = make_task(read_labels(data, config.task) if prepared else _usual_labels(config.task))
     source = find_dimensions(config, progress)
     if not source.vocabulary:
         tsvs = []
@@ -57,6 +59,13 @@ def plan_for_options(config: PlanConfig, progress: Progress) -> PlanResult:
         timed_on = f"{result.timed_on}, because {missing} is missing{remedy}"
         result = dataclasses.replace(result, timed_on=timed_on)
     return result
+
+
+def _usual_labels(task: str | None) -> Labels:
+    """Return the labels of a task, by default a classification, for data that are not known."""
+    if task == REGRESSION:
+        return Labels([], [], task=REGRESSION)
+    return dataclasses.replace(Labels.numbered(2), task=task or CLASSIFICATION)
 
 
 def _with_compilation(result: PlanResult, request: PlanRequest, progress: Progress) -> PlanResult:
@@ -148,7 +157,7 @@ def _plan_in_precision(
         if result.plan is not None or keep_failure:
             write_cached(path, result.values, progress)
     if request.config.micro_batch == AUTO:
-        return _avoiding_learned_limits(result, learned_limits(request, progress))
+        return _avoiding_learned_limits(result, request, learned_limits(request, progress))
     return result
 
 
@@ -164,7 +173,9 @@ def _expected_seconds(request: PlanRequest) -> float:
     return 20 + 2 * encoder.num_hidden_layers + operations / 1.2e10 + weights / 2e7
 
 
-def _avoiding_learned_limits(result: PlanResult, learned: dict[str, int]) -> PlanResult:
+def _avoiding_learned_limits(
+    result: PlanResult, request: PlanRequest, learned: dict[str, int]
+) -> PlanResult:
     """Return the plan, or the next best one if its size has run out of memory before."""
     plan, measured = result.plan, result.measured
     if not learned or plan is None or measured is None:
@@ -180,12 +191,17 @@ def _avoiding_learned_limits(result: PlanResult, learned: dict[str, int]) -> Pla
         return result
     best = max(left, key=lambda c: (c.rate, c.plan.micro_batch))
     sizes = ", ".join(f"{size} (`recompute` {kind})" for kind, size in learned.items())
+    remedy = "plan with `fresh`"
+    if isinstance(request.config, PretrainConfig):  # `plan` cannot plan it.
+        remedy = f"delete {_limits_file(request)}"
     return dataclasses.replace(
         result,
         plan=best.plan,
+        measured=costs_with(request, measured, best.plan.offload),
         examples_per_second=best.examples_per_second,
+        compiled_examples_per_second=None,
         peak_memory_bytes=best.measured_peak_bytes,
-        why=f"micro-batches of {sizes} ran out of memory before; plan with `fresh` to retry them",
+        why=f"micro-batches of {sizes} ran out of memory before; {remedy} to retry them",
     )
 
 
@@ -203,5 +219,10 @@ def learned_limits(request: PlanRequest, progress: Progress = silent) -> dict[st
 
 
 def _limits_file(request: PlanRequest) -> Path:
+    """Return the file in the cache of the sizes that ran out of memory on a device."""
+    # A size is that of one device, however many there are. The option `fresh` of `plan`, which has
+    # no options for devices and unlabeled texts, must find the file as well.
+    inputs = dataclasses.replace(request.inputs, unlabelled=None)
+    request = dataclasses.replace(request, inputs=inputs, devices=1, shared=False)
     digest = request.digest("target_batch", "micro_batch", "recompute", "offload")
     return cache_folder() / "plans" / f"{digest}.learned.json"

@@ -1,11 +1,14 @@
 """Atomic writing of files and folders: they appear complete or not at all, even after a crash.
 
 A file or folder is written under a temporary name next to the final one, and is renamed when it is
-complete. If the process is killed, the next writer of the same file or folder removes what is left.
+complete. A folder that exists may be a mount point, and its parent may not be writable, so what is
+added to it is written in a temporary folder inside it. If the process is killed, the next writer of
+the same file or folder removes what is left.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,18 +17,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bertaccum.errors import RunError, reason
-from bertaccum.system.temporary_paths import remove, temporary_path
+from bertaccum.system.temporary_paths import is_temporary, remove, temporary_path
 
 # While `new_files` replaces files, it adds this suffix to the name of the marker. If a folder
 # contains the renamed marker but not the marker itself, the replacement was interrupted.
 REPLACED_SUFFIX = ".replaced"
+# Some file systems, such as shared folders of virtual machines, cannot flush a folder's entries.
+_CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
+    """Flush a file, or the entries of a folder if its file system can do that, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_FLUSH or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -61,8 +69,10 @@ def new_folder(path: Path, existing: str = "replace") -> AbstractContextManager[
     Args:
       existing: What to do if `path` exists when the new folder is complete: `replace` it, `keep` it
         and discard the new folder, or `refuse`, which raises an OSError unless `path` is an empty
-        folder.
+        folder. If that exists already, the new folder is inside it until its contents are moved.
     """
+    if existing == "refuse" and path.is_dir():
+        return _folder_beside(path / path.name, partial(_fill, folder=path))
 
     def put(temporary: Path) -> None:
         if existing == "replace":
@@ -105,6 +115,14 @@ def _put_folder(written: Path, path: Path) -> None:
     remove(old)
 
 
+def _fill(written: Path, folder: Path) -> None:
+    """Move the contents of a complete folder into an empty folder that contains it."""
+    if not all(is_temporary(path, folder.name) for path in folder.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+    for path in [*written.iterdir()]:
+        path.rename(folder / path.name)
+
+
 def complete_folder(path: Path) -> Path:
     """Return the current path of a folder that `new_folder` wrote.
 
@@ -134,7 +152,7 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
 
     If `folder` does not exist, it appears with one rename. Otherwise only files with the same names
     and those in `replaced` are changed. The marker is absent during the change, so its presence
-    means that the set of files is complete.
+    means that the set of files is complete. If the first file cannot be moved, it stays.
 
     Args:
       marker: The name of the file whose presence means that the other files are complete.
@@ -145,7 +163,7 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
         folder.parent.mkdir(parents=True, exist_ok=True)
         put = partial(_replace, folder=folder, marker=marker, replaced=replaced)
         new = new_folder(folder, existing="refuse")
-        making = _folder_beside(folder, put) if folder.exists() else new
+        making = _folder_beside(folder / marker, put) if folder.exists() else new
         with making as temporary:
             yield temporary
     except OSError as error:
@@ -156,10 +174,16 @@ def new_files(folder: Path, marker: str, replaced: Iterable[str]) -> Iterator[Pa
 def _replace(temporary: Path, folder: Path, marker: str, replaced: Iterable[str]) -> None:
     names = {path.name for path in temporary.iterdir()} - {marker}
     away = folder / f"{marker}{REPLACED_SUFFIX}"
-    if (folder / marker).exists():
+    was_complete = (folder / marker).exists()
+    if was_complete:
         (folder / marker).replace(away)
-    for name in names:
-        (temporary / name).replace(folder / name)
+    for moved, name in enumerate(names):
+        try:
+            (temporary / name).replace(folder / name)
+        except OSError:
+            if was_complete and not moved:
+                away.replace(folder / marker)
+            raise
     for name in set(replaced) - names - {marker}:
         (folder / name).unlink(missing_ok=True)
     sync(folder)

@@ -24,6 +24,20 @@ _END_SECONDS = 10
 Answer: TypeAlias = Callable[..., None]
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module in a new process, which imports what this one imports.
+
+    `python -m` would search the current folder first, where a file of the user may have the name of
+    a module that the process imports, and no folder that was added to `sys.path`.
+    """
+    path = [folder for folder in sys.path if isinstance(folder, str)]
+    code = (
+        f"import sys; sys.path[:] = {path!a}; import runpy;"
+        f" runpy.run_module({module!a}, run_name='__main__', alter_sys=True)"
+    )
+    return [sys.executable, "-c", code, *arguments]
+
+
 class ChildProcess(AbstractContextManager["ChildProcess"]):
     """A process that runs a module of this package, which calls `answering`.
 
@@ -57,7 +71,7 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             "w+", encoding="utf-8", errors="replace"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            module_command(self._module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

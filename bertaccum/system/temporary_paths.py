@@ -64,11 +64,19 @@ def remove_abandoned(folder: Path, name: str | None = None) -> None:
     Args:
       name: Name of the final file or folder; None for those of any name.
     """
-    final = ".+" if name is None else re.escape(name)
-    temporary = re.compile(rf"\.{final}-[0-9a-f]{{12}}")
     with contextlib.suppress(OSError):
-        for left in [path for path in folder.iterdir() if temporary.fullmatch(path.name)]:
+        for left in [path for path in folder.iterdir() if is_temporary(path, name)]:
             _remove_unlocked(left)
+
+
+def is_temporary(path: Path, name: str | None = None) -> bool:
+    """Return whether a path has the temporary name of a file or folder; None for one of any name.
+
+    Args:
+      name: Name of the final file or folder.
+    """
+    final = ".+" if name is None else re.escape(name)
+    return re.fullmatch(rf"\.{final}-[0-9a-f]{{12}}", path.name) is not None
 
 
 def _locked(temporary: Path) -> int | None:

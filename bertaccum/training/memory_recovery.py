@@ -16,7 +16,7 @@ import tensorflow as tf
 from bertaccum.accumulation.window import WindowOptimizer
 from bertaccum.bert.encoder import set_recompute
 from bertaccum.errors import RunError
-from bertaccum.options.offload_rungs import offloads_sums
+from bertaccum.options.offload_rungs import OFFLOAD_NONE, offloads_sums
 from bertaccum.planning.cost import check_host_memory
 from bertaccum.planning.plan import BatchPlan, Saving
 from bertaccum.planning.planner import remember_out_of_memory
@@ -32,7 +32,7 @@ def build_optimizer(setup: Setup, plan: BatchPlan) -> tuple[WindowOptimizer, lis
       The optimizer, the groups of weights whose noise scale it observes, and the plan.
     """
     while True:
-        _check_host_memory(setup, plan.offload)
+        _check_host_memory(setup, plan.offload, OFFLOAD_NONE)
         with suppress(tf.errors.ResourceExhaustedError), setup.session.topology.strategy.scope():
             return *_new_optimizer(setup, plan), plan
         gc.collect()
@@ -97,14 +97,14 @@ def _save_more(setup: Setup, optimizer: WindowOptimizer, plan: BatchPlan, update
             if saving is None
             else f"run again with `resume` and `offload` {saving.offload}",
         )
-    _check_host_memory(setup, saving.offload)
+    _check_host_memory(setup, saving.offload, plan.offload)
     set_recompute(setup.model.checkpoint_items["encoder"], saving.recompute == "layer")
     with topology.strategy.scope():
         offload(optimizer, saving.offload, setup.config.offload_folder)
     return saving
 
 
-def _check_host_memory(setup: Setup, offload: str) -> None:
+def _check_host_memory(setup: Setup, offload: str, before: str) -> None:
     weights, replicas = setup.model.trainable_variables, setup.session.topology.local_replicas
     parameters = sum(weight.shape.num_elements() for weight in weights) * replicas
-    check_host_memory(offload, parameters, setup.config.offload_folder)
+    check_host_memory(offload, before, parameters, setup.config.offload_folder)

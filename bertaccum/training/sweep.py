@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from bertaccum.data.given_texts import read_unlabelled
 from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
+from bertaccum.distribution.device_memory import gpus
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LOWER_IS_BETTER
@@ -32,6 +33,7 @@ from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import with_commit
 from bertaccum.training.seed_sweep import check_repeated, train_seeds
+from bertaccum.training.train import plan_ahead
 from data_prep.tables.tsv import read_tsv
 
 # The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
@@ -195,6 +197,7 @@ class Sweep:
                 own = dataclasses.replace(self._config, **cell.options)
                 own = with_commit(own, self._folder, progress)
                 check_repeated(own, folder, self._seeds, progress)
+        self._plan_ahead(progress)
         left = self.cells
         for fraction in self._rounds:
             for cell in left:
@@ -205,14 +208,34 @@ class Sweep:
                             return
             left = self._kept(left, fraction)
 
+    def _plan_ahead(self, progress: Progress) -> None:
+        """Plan all runs on a GPU before the first one, which keeps its memory until the end."""
+        first = self._rounds[0]
+        for cell in self.cells:
+            own = dataclasses.replace(self._config, **self._options(cell, first))
+            settled = cell.failed is not None or _key(first) in cell.rounds
+            if settled or own.memory_limit is not None or not gpus():
+                continue
+            try:
+                plan_ahead(with_commit(own, self._folder, progress), progress)
+            except RunError as error:
+                self._fail(cell, error)
+
+    def _options(self, cell: Cell, fraction: float) -> dict[str, Any]:
+        """Return the options of a cell's runs in a round that differ from those of the sweep."""
+        halving = len(self._rounds) > 1
+        most = self._updates(cell, fraction) if halving else self._config.max_updates
+        return cell.options | ({} if most is None else {"max_updates": most})
+
+    def _fail(self, cell: Cell, error: RunError) -> None:
+        cell.failed, cell.diverged = str(error), isinstance(error, DivergedError)
+        self._write()
+
     def _train(
         self, cell: Cell, fraction: float, progress: Progress, stopping: Stopping | None
     ) -> Iterator[Event]:
-        halving = len(self._rounds) > 1
-        most = self._updates(cell, fraction) if halving else self._config.max_updates
-        options = cell.options | ({} if most is None else {"max_updates": most})
-        own, out = dataclasses.replace(self._config, **options), self._folder / cell.name
-        own = with_commit(own, self._folder, progress)
+        options, out = self._options(cell, fraction), self._folder / cell.name
+        own = with_commit(dataclasses.replace(self._config, **options), self._folder, progress)
         runs: list[dict[str, Any]] = []
         try:
             named = self._named | options
@@ -224,8 +247,12 @@ class Sweep:
                     self.best_by = event.summary["best_by"]
                     runs.append(_run(event.summary))
             cell.rounds[_key(fraction)] = runs
+            self._write()
         except RunError as error:
-            cell.failed, cell.diverged = str(error), isinstance(error, DivergedError)
+            self._fail(cell, error)
+
+    def _write(self) -> None:
+        """Write the results so far to the record."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_text(self._folder / RECORD, json_text(self.result() | {"asked": self._asked}))
 

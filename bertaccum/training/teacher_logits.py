@@ -1,7 +1,7 @@
 """The logits of a teacher, computed once and kept in the cache.
 
-A process of its own, `python -m bertaccum.training.teacher_logits`, computes them. The memory of
-the device is therefore free again when the run builds its own model.
+A process of its own, which runs this module, computes them. The memory of the device is therefore
+free again when the run builds its own model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.teacher_labels import LOGITS, OFFSETS, TeacherLogits
 from bertaccum.data.token_store import save_array
 from bertaccum.data.tokenizing import Columns, store_of_tokens, texts_of_table, tokenized
-from bertaccum.distribution.device_memory import limit_memory
+from bertaccum.distribution.device_memory import check_gpu_is_free, limit_memory
 from bertaccum.errors import InputError, RunError, reason
 from bertaccum.inference.predictor import Predictor
 from bertaccum.options.commands import EvalConfig, TrainConfig
@@ -71,7 +71,9 @@ def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> l
         }
         with ChildProcess(__name__, "teacher", progress) as process:
             if "out_of_memory" in process.ask(job):
-                raise RunError("the teacher does not fit in memory", "choose a smaller `teacher`")
+                check_gpu_is_free("the teacher does not fit in memory")
+                hint = "raise `memory_limit`, or choose a smaller `teacher`"
+                raise RunError("the teacher does not fit in memory", hint)
 
     found = []
     for digest, (path, labeled) in zip(teacher.digests, files, strict=True):
@@ -88,7 +90,7 @@ def write_logits(job: dict[str, Any], progress: Progress) -> None:
     Logits that an interrupted computation left are kept.
 
     Raises:
-      RunError: Memory or the disk is full, or a logit is not finite.
+      RunError: The disk is full, or a logit is not finite.
     """
     folder = Path(job["folder"])
     try:
@@ -104,9 +106,6 @@ def write_logits(job: dict[str, Any], progress: Progress) -> None:
             "free space there, or set BERTACCUM_CACHE to another folder, and run again",
             path=folder.parent,
         ) from None
-    except tf.errors.ResourceExhaustedError:
-        hint = "raise `memory_limit`, or choose a smaller `teacher`"
-        raise RunError("the teacher does not fit in memory", hint) from None
 
 
 def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> None:
@@ -177,8 +176,11 @@ def main() -> None:
     with answering() as (answer, progress):
         job = json.loads(sys.stdin.readline())
         limit_memory(job["limit_bytes"])
-        write_logits(job, progress)
-        answer(done=True)
+        try:
+            write_logits(job, progress)
+            answer(done=True)
+        except tf.errors.ResourceExhaustedError:
+            answer(out_of_memory=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from bertaccum.system.files import read_mapping
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training import checkpoints
-from bertaccum.training.agreed_plan import find_plan
-from bertaccum.training.compilation import Compilation
+from bertaccum.training.agreed_plan import agree_on_plan, find_plan
+from bertaccum.training.compilation import Compilation, decide
 from bertaccum.training.events import Event
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.loop import Run
@@ -152,6 +152,18 @@ def _prepare_before_connecting(
     if inputs is not None and plans:
         find_plan(config, inputs, local, workers, progress)
     return inputs
+
+
+def plan_ahead(config: TrainConfig, progress: Progress) -> None:
+    """Measure and compute what a run on a GPU needs from the cache before it uses the GPU.
+
+    Raises:
+      BertAccumError: An input cannot be used, or no plan fits.
+    """
+    inputs = _prepare_before_connecting(config, None, progress) or run_inputs(config, progress)
+    alone = Topology(local_replicas=replicas_to_come(config.strategy, config.replicas)[0])
+    config, request, planned = agree_on_plan(config, inputs, alone, progress)
+    decide(config, request, planned, progress)
 
 
 def _continue(

@@ -9,17 +9,24 @@ from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
 from bertaccum.system.atomic import REPLACED_SUFFIX
 from bertaccum.system.files import read_json, read_mapping, sha256
+from bertaccum.system.temporary_paths import is_temporary
 
 MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
 VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
 _CHOOSE = "choose another folder with `out`"
+_INTERRUPTED = "an earlier `bertaccum prepare` was interrupted while it replaced these files"
 _KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": dict, "files": dict}
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any] | None:
-    """Return the manifest of a data folder, or None if it has none."""
+    """Return the manifest of a data folder, or None if it has none.
+
+    Raises:
+      InputError: The manifest is damaged, or its files may be partly those of an earlier one.
+    """
     path = Path(folder) / MANIFEST
+    _refuse_interrupted(path.parent)
     if not path.exists():
         return None
     remedy = f"choose another folder for {TOOL}, or delete {folder}"
@@ -30,6 +37,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any] | None:
     if not _is_ours(manifest):
         raise InputError(f"was not written by {TOOL}", remedy, path=path)
     return manifest
+
+
+def _is_interrupted(folder: Path) -> bool:
+    """Return whether `prepare` was interrupted while it replaced the files in a folder."""
+    return (folder / f"{MANIFEST}{REPLACED_SUFFIX}").exists() and not (folder / MANIFEST).exists()
+
+
+def _refuse_interrupted(folder: Path) -> None:
+    if _is_interrupted(folder):
+        raise InputError(_INTERRUPTED, "run it again with `overwrite`", path=folder)
 
 
 def _is_ours(manifest: Any) -> bool:
@@ -44,7 +61,12 @@ def is_prepared(path: Path) -> bool:
     """Return whether the manifest in a file's folder lists the file.
 
     In such a file, no fields are quoted.
+
+    Raises:
+      InputError: The file may be that of an earlier manifest, or of one that is missing.
     """
+    if path.name in _OURS:
+        _refuse_interrupted(path.parent)
     manifest = read_mapping(path.parent / MANIFEST) or {}
     files = manifest.get("files")
     return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
@@ -81,10 +103,10 @@ def earlier_manifest(folder: Path) -> dict[str, Any] | None:
         return None
     if not folder.is_dir():
         raise ConfigError("is a file, not a folder", _CHOOSE, path=folder)
-    earlier = read_manifest(folder)
-    if earlier is None and (folder / f"{MANIFEST}{REPLACED_SUFFIX}").exists():
+    if _is_interrupted(folder):
         return {"options": {}, "files": dict.fromkeys(_OURS, "")}
-    if earlier is None and any(folder.iterdir()):
+    earlier = read_manifest(folder)
+    if earlier is None and not all(is_temporary(path, MANIFEST) for path in folder.iterdir()):
         raise ConfigError(f"is not empty and was not written by {TOOL}", _CHOOSE, path=folder)
     return earlier
 
@@ -143,7 +165,7 @@ def _damaged(folder: Path, files: dict[str, str]) -> list[str]:
 
 def _reason(earlier: dict[str, Any], differences: list[str], damaged: list[str]) -> str:
     if not earlier["options"]:
-        return "an earlier run was interrupted while it replaced these files"
+        return _INTERRUPTED
     if differences:
         return f"was prepared with different options ({'; '.join(differences)})"
     return f"no longer matches its manifest ({', '.join(damaged)} changed or missing)"

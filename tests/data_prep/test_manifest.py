@@ -8,7 +8,7 @@ import pytest
 
 from bertaccum.errors import InputError
 from bertaccum.system.files import json_text
-from data_prep.tables.manifest import read_manifest
+from data_prep.tables.manifest import is_prepared, read_manifest
 
 OURS = {
     "tool": "bertaccum prepare",
@@ -47,3 +47,14 @@ def test_damaged_or_foreign_manifest_is_refused(tmp_path: Path, data: bytes, mes
     with pytest.raises(InputError, match=message) as caught:
         read_manifest(tmp_path)
     assert caught.value.path == path
+
+
+def test_files_of_an_interrupted_replacement_are_refused(tmp_path: Path) -> None:
+    """They may be a new train.tsv and an old dev.tsv, whose texts may be in the new train.tsv."""
+    (tmp_path / "manifest.json.replaced").write_bytes(json_text(OURS).encode())
+    for read in (read_manifest, lambda folder: is_prepared(folder / "dev.tsv")):
+        with pytest.raises(InputError, match=r"was interrupted while .*; run it again with `over"):
+            read(tmp_path)
+    assert not is_prepared(tmp_path / "mine.tsv")
+    (tmp_path / "manifest.json").write_bytes(json_text(OURS).encode())
+    assert read_manifest(tmp_path) == OURS

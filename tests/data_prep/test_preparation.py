@@ -216,7 +216,9 @@ def test_foreign_files_are_never_overwritten(options: dict[str, Any], overwrite:
         run(**options, overwrite=overwrite)
     (folder / MANIFEST).unlink()
     (folder / "train.tsv").unlink()
+    (folder / f".{MANIFEST}-0123456789ab").mkdir()  # By a process that was killed.
     assert not run(**options).unchanged  # An empty folder may be written to.
+    assert set(contents(folder)) == {"train.tsv", "dev.tsv", "test.tsv", MANIFEST}
     (folder / "vocab.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"vocab.txt: was not written by bertaccum prepare"):
         run(source="sample", out=str(folder), overwrite=True)

@@ -64,6 +64,7 @@ def test_invalid_launch_is_a_usage_error(arguments: list[str], message: str) -> 
     assert message.lower() in error.value.format_message().lower()
 
 
+@pytest.mark.usefixtures("data_prep_of_the_user")
 def test_exit_code_is_that_of_the_first_failure(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(2, ["train", "--target-batch", "none"]) == 2
     errors = capfd.readouterr().err

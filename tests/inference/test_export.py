@@ -157,7 +157,9 @@ def test_existing_files_are_never_replaced(run: RunFolder, tmp_path: Path) -> No
     out = tmp_path / "model"
     out.mkdir()
     config = ExportConfig(run=str(run.path), format="huggingface", out=str(out))
+    (out / ".model-0123456789ab").mkdir()  # By a process that was killed.
     api.export(config)  # An existing but empty folder is accepted.
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
     for path in (out, out / "config.json", tmp_path / "link"):
         (tmp_path / "link").is_symlink() or (tmp_path / "link").symlink_to("absent")
         with pytest.raises(ConfigError, match=r"exists; delete an earlier export, or choose"):

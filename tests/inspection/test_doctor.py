@@ -11,13 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from bertaccum.inspection import examination, installation
 from bertaccum.inspection.installation import FAILED, OK, WARNING
-from bertaccum.system import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +48,18 @@ def test_broken_tensorflow_is_a_failed_check(tmp_path: Path) -> None:
     assert line.endswith("ImportError: libabsent.so is missing")
     assert "not checked" in done.stdout.split(line)[1]
     assert done.stderr.splitlines()[-1].startswith("error: 1 check failed; ")
+
+
+@pytest.mark.usefixtures("data_prep_of_the_user")
+def test_process_of_the_checks_imports_what_this_one_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "added").mkdir()
+    code = "import data_prep.tables.manifest\nraise ImportError('this one')"
+    (tmp_path / "added/tensorflow.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path / "added")
+    stages, _, _ = examination._run_probe()
+    assert stages == {"tensorflow": {"error": "ImportError: this one"}}
 
 
 def test_crash_of_tensorflow_is_a_failed_check(tmp_path: Path) -> None:
@@ -116,20 +126,6 @@ def test_scarce_memory_and_disk_space_are_warnings(monkeypatch: pytest.MonkeyPat
         assert [installation.check_memory()[0].status, installation.check_cache()[0].status] == [
             status
         ] * 2
-
-
-def test_available_memory_is_that_of_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = SimpleNamespace(total=2**36, available=2**35)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: values)
-    monkeypatch.setattr(machine, "_GROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text(f"{3 * 2**30}\n")
-    (tmp_path / "memory.stat").write_text(f"anon {2**31}\ninactive_file {2**30}\n")
-    assert machine.available_bytes() == 2**35
-    (tmp_path / "memory.max").write_text(f"{2**32}\n")
-    assert machine.available_bytes() == 2**31
 
 
 def test_unwritable_cache_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,8 @@ def test_times_are_ordered_as_on_real_cards() -> None:
     assert seconds("t4", "float32", update(padded=[(8, 256)] * 4)) > 1.9 * compiled
     frozen = seconds("t4", "float32", update(), train_layers=1, freeze_embeddings=True)
     assert frozen < 0.6 * t4
+    # One of twelve layers computes all tokens instead of one.
+    assert 1.05 < seconds("t4", "float32", update(), every_token=True) / t4 < 1.1
 
 
 def test_host_bounds_small_steps_on_a_fast_card() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated import Simulated, SimulatedXLA
+from simulated import Simulated, SimulatedXLA, occupy_gpus, show_gpus
 from small import Notes
 
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -20,7 +20,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.planning import compile_cost as costs
 from bertaccum.planning.compile_cost import CompileCost, compile_cost
 from bertaccum.planning.cost import fit_prices
-from bertaccum.planning.measurement import PlanRequest
+from bertaccum.planning.measurement import MeasurementProcess, PlanRequest
 from bertaccum.planning.plan import Saving, make_plan
 from bertaccum.planning.plan_result import MeasuredCosts, PlanResult
 from bertaccum.system.progress import silent
@@ -45,13 +45,13 @@ def request(**options: Any) -> PlanRequest:
 
 
 def cost(**options: Any) -> CompileCost | None:
-    return compile_cost(request(**options), PLAN, PRICES, 3.0, silent)
+    return compile_cost(request(**options), PLAN, PRICES, silent)
 
 
 def test_times_are_those_of_compiled_windows() -> None:
     found = cost()
     assert found is not None
-    assert found.updates == 3000
+    assert found.updates_per_epoch == 1000
     assert found.shape_seconds == pytest.approx(SimulatedXLA.shape_seconds)
     assert found.window_seconds > 2 * found.compiled_seconds
     saved = 3000 * (found.window_seconds - found.compiled_seconds) - 5 * len(found.shapes)
@@ -65,8 +65,32 @@ def test_cost_is_measured_once_for_each_plan() -> None:
     first = cost()
     assert cost() == first and len(Simulated.started) == 1
     other = dataclasses.replace(PLAN, micro_batch=4)
-    compile_cost(request(), other, PRICES, 3.0, silent)
+    compile_cost(request(), other, PRICES, silent)
     assert len(Simulated.started) == 2
+
+
+def test_runs_of_all_lengths_share_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
+    found = [
+        compilation.decide(TrainConfig(epochs=epochs), request(), timed_plan(), silent).compile
+        for epochs in (3.0, 0.004, 4.0)
+    ]
+    assert found == [True, False, True] and len(Simulated.started) == 1
+
+
+def test_run_is_not_compiled_if_this_process_uses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    show_gpus(monkeypatch, (7, 5))
+    assert cost() is not None
+    occupy_gpus(monkeypatch)
+    monkeypatch.setattr(costs, "MeasurementProcess", MeasurementProcess)
+    assert cost() is not None
+    config, told = TrainConfig(micro_batch=8), Notes()
+    planned = PlanResult(dataclasses.replace(PLAN, micro_batch=4))
+    assert not compilation.decide(config, request(), planned, told).compile
+    why = "steps are not compiled, because this process already uses the GPU, so nothing can be me"
+    assert len(told.lines) == 1 and told.lines[0].startswith(why)
+    with pytest.raises(RunError, match="this process already uses the GPU"):
+        compilation.decide(config, request(compile="on"), planned, silent)
 
 
 def test_process_uses_the_folder_that_replaces_the_cache(
@@ -88,6 +112,8 @@ def test_process_uses_the_folder_that_replaces_the_cache(
 
 def test_plan_that_does_not_fit_compiled_has_no_cost() -> None:
     assert cost(memory_limit="600MiB") is None
+    # Once a run uses the device, it could not be measured again.
+    assert cost(memory_limit="600MiB") is None and len(Simulated.started) == 1
 
 
 @pytest.mark.parametrize("device", ["CPU", "NVIDIA T4"])

@@ -18,21 +18,30 @@ import tensorflow as tf
 from simulated import Simulated
 from small import Notes, flip_a_bit
 
+from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.model_source import ModelSource
 from bertaccum.bert.presets import PRESET_CONFIGS
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertaccum.data.run_inputs import RunInputs, Unlabelled
 from bertaccum.errors import BertAccumError, RunError
 from bertaccum.options.cards import CARDS
-from bertaccum.options.commands import PlanConfig
+from bertaccum.options.commands import PlanConfig, TrainConfig
+from bertaccum.options.offload_rungs import LADDER
+from bertaccum.options.pretraining import PretrainConfig, train_config
+from bertaccum.options.task_names import MASKED_LM, TASKS
 from bertaccum.planning import measured_plan, planner
 from bertaccum.planning.advice import reason_for
 from bertaccum.planning.calculated_time import CalculatedTime
-from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest
+from bertaccum.planning.cost import state_bytes
+from bertaccum.planning.measurement import MeasurementProcess, MeasurementRequest, PlanRequest
 from bertaccum.planning.plan import Saving, make_plan
 from bertaccum.planning.plan_result import Candidate, PlanResult
 from bertaccum.planning.planner import learned_limits, plan_for_options, remember_out_of_memory
 from bertaccum.system.progress import silent
+from bertaccum.tasks.head import output_tokens
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import step_measurement
+from data_prep.tables.corpus import Corpus
 
 MIB = 2**20
 
@@ -52,6 +61,11 @@ def make(
         return report, json.loads((tmp_path / "plan.json").read_text())
 
     return call
+
+
+def step_config(job: dict[str, Any]) -> TrainConfig:
+    """Return the options with which a measurement process builds its model."""
+    return train_config(job["config"] | {"task": job["labels"]["task"]})
 
 
 def test_fastest_plan_that_fits_is_chosen_and_written(make: Callable[..., Any]) -> None:
@@ -143,6 +157,25 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
     assert set(written["example_bytes"]) == {"none", "layer"}
+
+
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_task_counts_without_prepared_data(make: Callable[..., Any], task: str | None) -> None:
+    """It decides how many tokens the last layer computes, and which options are allowed."""
+    tags = task == "token-classification"
+    make(task=task, **({"label_pieces": "all"} if tags else {}))
+    labels = Labels(**Simulated.started[0]["labels"])
+    assert labels.task == (task or "classification")
+    assert labels.outputs == (1 if task == "regression" else 2)
+    assert (output_tokens(step_config(Simulated.started[0])) == "positions") == tags
+
+
+def test_tags_of_all_words_take_more_time_on_a_card(make: Callable[..., Any]) -> None:
+    tags, classes = (
+        make(card="rtx-3060", model="bert-tiny", task=task)[1]["examples_per_second"]
+        for task in ("token-classification", "classification")
+    )
+    assert tags < classes
 
 
 def test_plan_for_a_gpu_that_is_not_present(make: Callable[..., Any]) -> None:
@@ -271,7 +304,7 @@ def test_what_cannot_fit_is_not_built(make: Callable[..., Any]) -> None:
 
 
 def test_size_that_ran_out_of_memory_is_not_planned_again(
-    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     read = planner.find_fastest_plan
@@ -292,7 +325,86 @@ def test_size_that_ran_out_of_memory_is_not_planned_again(
     # The limit also holds for another target batch, but not with more memory.
     assert make(memory_limit="4GiB", target_batch=64)[0].plan.micro_batch < 8
     assert make(memory_limit="5GiB")[0].plan.micro_batch == 8
+    # It is that of each device, and of all texts.
+    texts = Unlabelled(tmp_path / "more.txt", "a", "b")
+    inputs = dataclasses.replace(seen[0].inputs, unlabelled=texts)
+    several = dataclasses.replace(seen[0], inputs=inputs, devices=2, shared=True)
+    assert several.digest() != seen[0].digest() and learned_limits(several) == {"none": 8}
+    remember_out_of_memory(several, 4, Saving())
+    assert learned_limits(seen[0]) == {"none": 4}
     assert make(memory_limit="4GiB", fresh=True)[0].plan.micro_batch == 8
+    assert learned_limits(several) == {}
+
+
+def test_sizes_of_pretraining_are_retried_without_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`plan` cannot plan such a run."""
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
+    config = PretrainConfig(text="t.txt", memory_limit="4GiB", target_batch=32)
+    source = ModelSource("small", EncoderConfig(), None, None)
+    labels, corpus = Labels([], [], task=MASKED_LM), Corpus((tmp_path / "t.txt",))
+    request = PlanRequest(config, RunInputs(source, labels, [], [], ["a"], None, corpus))
+    remember_out_of_memory(request, 8, Saving())
+    (path,) = (tmp_path / "cache/plans").iterdir()
+    found = planner.find_fastest_plan(request, silent)
+    assert found.why is not None and f" before; delete {path} to retry them" in found.why
+    path.unlink()
+    assert planner.find_fastest_plan(request, silent).plan.micro_batch == 8
+
+
+def test_plan_that_avoids_a_size_has_costs_of_its_own(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that offloads is replaced by one that offloads more."""
+    seen = []
+    read = planner.find_fastest_plan
+    monkeypatch.setattr(
+        planner, "find_fastest_plan", lambda s, *rest: seen.append(s) or read(s, *rest)
+    )
+    for options in ({"memory_limit": "530MiB"}, {"device_memory": "1010MiB"}):
+        first, _ = make(**options)
+        assert first.plan.offload != "all"
+        for kind in ("none", "layer"):
+            remember_out_of_memory(seen[-1], 1, first.plan.saving._replace(recompute=kind))
+        again, written = make(**options)
+        assert again.plan.offload != first.plan.offload
+        moved = LADDER[again.plan.offload].moved
+        assert [part for part, size in written["static_bytes"].items() if not size] == [*moved]
+        state = state_bytes(PRESET_CONFIGS["bert-small"].trained_parameters(None))
+        assert written["host_bytes"] == sum(state[part] for part in moved)
+        assert written.keys().isdisjoint({"compiled_examples_per_second"})
+
+
+def test_process_is_replaced_if_less_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process, tensors move only to the host, and a device with them needs less memory."""
+    asked: list[str] = []
+
+    class Recording(MeasurementProcess):
+        def start(self) -> None:
+            asked.append("start")
+
+        def end(self) -> None:
+            pass
+
+        @property
+        def has_ended(self) -> bool:
+            return False
+
+        def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+            if "config" in request:
+                asked.append(f"build {request['config']['offload']}")
+                return {}
+            asked.append(request["offload"])
+            return {"seconds": 1.0, "peak_bytes": 1.0, "resting_bytes": 1.0}
+
+    process = Recording(silent, {})
+    process.build(job(config={"offload": "moments"}))
+    for offload in ("moments", "all", "none", "moments"):
+        process.run(MeasurementRequest([[(1, 64)]], "none", offload))
+    runs = ["moments", "all", "start", "build none", "none", "moments"]
+    assert asked == ["start", "build moments", *runs]
 
 
 def test_damaged_cache_file_is_measured_again(make: Callable[..., Any], tmp_path: Path) -> None:
@@ -433,6 +545,7 @@ def test_full_disk_or_quota_is_not_lack_of_memory(
         step_measurement.write_scratch_state(None, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("data_prep_of_the_user")
 def test_notes_and_the_error_of_the_measurement_process_reach_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

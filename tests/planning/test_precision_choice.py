@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
-from simulated import Simulated, SimulatedGPU
+from simulated import Simulated, SimulatedGPU, occupy_gpus, show_gpus
 
+from bertaccum.errors import RunError
 from bertaccum.options.commands import PlanConfig
 from bertaccum.planning import measured_plan, planner
+from bertaccum.planning.measurement import MeasurementProcess
 from bertaccum.planning.plan import Saving
 from bertaccum.planning.plan_result import PlanResult
 from bertaccum.planning.planner import agreed_precision, plan_for_options, remember_out_of_memory
+from bertaccum.system.child_process import ChildProcess
 from bertaccum.system.progress import silent
 
 GTX_1050_TI, T4, A100 = (6, 1), (7, 5), (8, 0)
@@ -34,14 +36,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(measured_plan, "MeasurementProcess", SimulatedGPU)
-    monkeypatch.setattr(
-        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": gpu}
-    )
 
     def call(
         gpus: list[tuple[int, int]], times: dict[str, float | None], **options: Any
     ) -> tuple[PlanResult, list[str]]:
-        monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+        show_gpus(monkeypatch, *gpus)
         monkeypatch.setattr(SimulatedGPU, "times", times)
         monkeypatch.setattr(Simulated, "started", [])
         options = {"memory_limit": "4GiB"} | options
@@ -136,6 +135,41 @@ def test_precision_that_does_not_fit_is_not_chosen(make: Make) -> None:
     assert "float32" not in neither.why
     _, measured = make([A100], {BFLOAT16: None, FLOAT32: None}, target_batch=128)
     assert measured == [BFLOAT16, FLOAT32]
+
+
+def test_nothing_is_measured_while_this_process_uses_the_gpu(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process would measure what TensorFlow has left free, and the plan would be cached."""
+    times: dict[str, float | None] = {BFLOAT16: 0.5, FLOAT32: 1.0}
+    first, _ = make([A100], times)
+    cached = sorted((tmp_path / "cache/plans").iterdir())
+    occupy_gpus(monkeypatch)
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", MeasurementProcess)
+    assert make([A100], times)[0].plan == first.plan
+    message = "this process already uses the GPU, so nothing can be measured; start a new process"
+    for options in ({"target_batch": 64}, {"fresh": True}):
+        with pytest.raises(RunError, match=message):
+            make([A100], times, **options)
+    assert sorted((tmp_path / "cache/plans").iterdir()) == cached
+    # A process without GPUs measures for a simulated one.
+    monkeypatch.setattr(ChildProcess, "start", lambda _: None)
+    with MeasurementProcess(silent, {"CUDA_VISIBLE_DEVICES": ""}):
+        pass
+
+
+def test_other_programs_may_be_why_nothing_fits_on_a_gpu(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Simulated):
+        def build(self, job: dict[str, Any]) -> None:
+            assert job["limit_bytes"] is None
+
+    monkeypatch.setattr(measured_plan, "MeasurementProcess", Full)
+    report, _ = make([GTX_1050_TI], {}, memory_limit=None)
+    message = "alone take 110 MiB; close other programs that use the GPU, or choose a smaller `mo"
+    with pytest.raises(RunError, match=message):
+        report.require_plan()
 
 
 def test_learned_limits_may_change_the_choice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,11 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 def publish(folder: Path) -> None:
     with new_files(folder, "mark", ["a", "b"]) as temporary:
         write(temporary, NEW)
+
+
+def fill(folder: Path, name: str) -> None:
+    with new_folder(folder, existing="refuse") as temporary:
+        (temporary / name).write_bytes(b"new")
 
 
 def test_missing_parent_folders_are_created(tmp_path: Path) -> None:
@@ -109,6 +118,71 @@ def test_marker_exists_only_in_a_complete_set_of_files(
     monkeypatch.undo()
     publish(folder)
     assert contents(folder) == NEW
+
+
+def test_marker_stays_if_no_file_can_be_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    write(folder, {"mark": b"old"})
+    for name in "ac":  # A file cannot replace a folder.
+        (folder / name).mkdir()
+    with pytest.raises(RunError, match="out: cannot be written"):
+        publish(folder)
+    assert (folder / "mark").read_bytes() == b"old"
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "c", "mark"]
+
+
+@pytest.mark.parametrize("making", [publish, partial(fill, name="a")])
+def test_existing_folder_is_written_from_within(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, making: Callable[[Path], None]
+) -> None:
+    """The folder may be a mount point, and the user may not be allowed to write to its parent."""
+    folder, mkdir = tmp_path / "out", Path.mkdir
+    folder.mkdir()
+
+    def only_within(path: Path, *arguments: Any, **options: Any) -> None:
+        assert path == tmp_path or path.is_relative_to(folder)
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", only_within)
+    making(folder)
+    assert (folder / "a").read_bytes() == b"new"
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_new_folder_does_not_add_to_files_that_appear_meanwhile(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="Directory not empty"),
+        new_folder(tmp_path, existing="refuse") as temporary,
+    ):
+        write(temporary, NEW)
+        write(tmp_path, OLD)
+    assert contents(tmp_path) == OLD
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_file_system_may_be_unable_to_flush_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Shared folders of virtual machines answer so; errors of files and others are real."""
+    sync = os.fsync
+
+    def limited(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == folders:
+            raise OSError(code, os.strerror(code))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", limited)
+    folders = True
+    fill(tmp_path / "folder", "a")
+    publish(tmp_path / "out")
+    assert contents(tmp_path / "out") == NEW
+    folders = False
+    with pytest.raises(OSError, match=os.strerror(code)):
+        fill(tmp_path / "other", "a")
+    folders, code = True, errno.EIO
+    with pytest.raises(OSError, match=os.strerror(code)):
+        fill(tmp_path / "other", "a")
 
 
 def test_unwritable_folder_is_an_error(tmp_path: Path) -> None:

@@ -5,9 +5,29 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+import pytest
+import tensorflow as tf
+
+from bertaccum import _tf_compat
+from bertaccum.distribution import device_memory
 from bertaccum.planning.measurement import Measurement, MeasurementRequest
 
 MIB = 2**20
+
+
+def show_gpus(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
+    """Make TensorFlow list GPUs with these compute capabilities."""
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [*capabilities])
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": gpu}
+    )
+
+
+def occupy_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process hold the memory of the GPUs, as after a run."""
+    monkeypatch.setattr(device_memory, "_limits", [])
+    monkeypatch.setattr(device_memory, "used_bytes", lambda: 1)
+    monkeypatch.setattr(_tf_compat, "has_started", lambda: True)
 
 
 class Simulated:

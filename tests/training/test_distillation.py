@@ -14,6 +14,7 @@ import tensorflow as tf
 from forked import SEVERAL_RUNS, output
 from resuming import result
 from scripted import Failing, under
+from simulated import occupy_gpus
 from small import DAMAGES, Notes
 from teaching import Here, make_student, make_teacher, reordered, same
 from test_task_updates import CASES, weights_of
@@ -22,7 +23,8 @@ from bertaccum import api
 from bertaccum.data.run_inputs import tokenizations
 from bertaccum.data.teacher_labels import LOGITS, TeacherLogits
 from bertaccum.data.tokenizing import open_store
-from bertaccum.errors import BertAccumError, InputError
+from bertaccum.distribution import device_memory
+from bertaccum.errors import BertAccumError, InputError, RunError
 from bertaccum.inference.predict import TextClassifier
 from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.trained_model import load_trained
@@ -253,6 +255,21 @@ def test_interrupted_computation_continues_where_it_stopped(
     assert batches == [8] * 6 + [4]  # Of 44 sentences, 24 were kept.
     np.testing.assert_array_equal(again.rows, expected)
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("occupied", [False, True])
+def test_error_says_why_a_teacher_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, occupied: bool
+) -> None:
+    options = make_student(tmp_path, "single")
+    monkeypatch.setattr(Here, "ask", lambda *_: {"out_of_memory": True})
+    message = "^the teacher does not fit in memory; raise `memory_limit`, or choose a smaller `te"
+    if occupied:
+        monkeypatch.setattr(device_memory, "gpus", lambda: ["GPU"])
+        occupy_gpus(monkeypatch)
+        message = "this process already uses the GPU, so the teacher does not fit in memory; start"
+    with pytest.raises(RunError, match=message):
+        logits(options)
 
 
 def test_batch_that_does_not_fit_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,15 @@ def test_too_little_host_memory_is_an_error(
     trained(tmp_path, "folder", offload="all", offload_folder=str(tmp_path))
 
 
+def test_only_tensors_that_move_need_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the 12 bytes of a weight, 8 are moments, which `available_bytes` no longer contains."""
+    monkeypatch.setattr(cost, "available_bytes", lambda: 399 * 2**20)
+    cost.check_host_memory("all", "all", 100 * 2**20, None)
+    for before, more in (("none", "1,200 MiB"), ("moments", "400 MiB more")):
+        with pytest.raises(RunError, match=f"`offload` all needs {more} of this machine's memory"):
+            cost.check_host_memory("all", before, 100 * 2**20, None)
+
+
 SLOW_HOST = """
 import time
 import numpy as np

@@ -26,6 +26,7 @@ from bertaccum.data.windows import Window
 from bertaccum.errors import RunError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
+from bertaccum.planning import cost
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.training import agreed_plan
@@ -138,6 +139,17 @@ def test_state_moves_to_the_host_if_one_example_does_not_fit(
         np.testing.assert_array_equal(one, other)
     assert [(event.update, event.offload) for event in events] == [(2, "moments"), (2, "all")]
     assert summary["offload"] == "all"
+
+
+def test_recomputation_needs_no_more_host_memory(
+    config: Callable[..., TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The accumulators and moments that are on the host since the start fill its memory."""
+    available = iter([2**40])
+    monkeypatch.setattr(cost, "available_bytes", lambda: next(available, 0))
+    options = {"offload": "all", "max_updates": 1}
+    _, events, _ = run(config(1, "run", **options), Failing({2}, training=True))
+    assert events == [OutOfMemory(1, 1, 1, "layer", "all")]
 
 
 @pytest.mark.slow

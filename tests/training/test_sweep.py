@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from simulated import Simulated, SimulatedXLA
 from small import write_small_task
 
 from bertaccum import api
@@ -17,13 +19,17 @@ from bertaccum.cli.commands.sweep import _best
 from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.planning import compile_cost, measured_plan
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.training import seed_sweep
+from bertaccum.training import sweep as module
 from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.resume import inputs_of, resolved_config
+from bertaccum.training.setup import connect, set_up
 from bertaccum.training.sweep import PAPER, Sweep, cells_of
+from bertaccum.training.train import plan_ahead
 
 # With 320 rows and three epochs, batches of 16 take 60 updates, and batches of 32 take 30.
 GRID = {"target_batch": [16, 32], "learning_rate": [1e-5, 2e-5, 3e-5, 4e-5, 5e-5]}
@@ -86,6 +92,51 @@ def test_grid_trains_all_combinations(tmp_path: Path) -> None:
     assert (first["mean"], first["runs"]) == (pytest.approx(0.53205), 2)
     assert first["std"] == pytest.approx(1e-4 / 2**0.5)
     assert found["seconds"] == 40
+
+
+@pytest.mark.parametrize("halving", [True, False])
+def test_all_cells_are_planned_before_the_first_run_uses_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halving: bool
+) -> None:
+    """Until the process ends, that run keeps the memory that a plan must measure."""
+    trainer, planned = Trainer(), list[TrainConfig]()
+
+    def plan(config: TrainConfig, _: object) -> None:
+        assert trainer.runs == []
+        planned.append(config)
+        if config.target_batch == 16 and config.learning_rate == 5e-5:
+            raise RunError("nothing fits")
+
+    monkeypatch.setattr(module, "gpus", lambda: ["GPU"])
+    monkeypatch.setattr(module, "plan_ahead", plan)
+    found = run(tmp_path / "first", trainer, halving).result()
+    assert [config.target_batch for config in planned] == [16] * 5 + [32] * 5
+    assert [config.max_updates for config in planned] == (
+        [7] * 5 + [4] * 5 if halving else [None] * 10
+    )
+    assert [cell["failed"] for cell in found["cells"]] == [None] * 9 + ["nothing fits"]
+    assert found["best"] == {"target_batch": 32, "learning_rate": 5e-5}
+    planned.clear()
+    trainer = Trainer()
+    run(tmp_path / "first", trainer, halving)
+    assert len(planned) == 1 and trainer.runs == []  # The others are done.
+    run(tmp_path / "limited", trainer, memory_limit="4GiB")
+    assert len(planned) == 1
+
+
+def test_planned_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTACCUM_CACHE", str(tmp_path / "cache"))
+    for of_plans in (measured_plan, compile_cost):
+        monkeypatch.setattr(of_plans, "MeasurementProcess", SimulatedXLA)
+    monkeypatch.setattr(Simulated, "started", [])
+    model = write_small_task(tmp_path / "reviews", train=40, dev=8)
+    options = {"data": str(tmp_path / "reviews"), "bert_config": str(model), "compile": "on"}
+    config = TrainConfig(**options, init_checkpoint="none", max_seq_length=12)
+    plan_ahead(config, silent)
+    assert len(Simulated.started) == 3  # The candidates, the best one, and its compiled steps.
+    longer = dataclasses.replace(config, epochs=9.0, learning_rate=1e-3)
+    setup = set_up(longer, connect(longer, None, silent))
+    assert setup.compilation.cost is not None and len(Simulated.started) == 3
 
 
 @pytest.mark.parametrize("halving", [True, False])
