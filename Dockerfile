@@ -23,7 +23,8 @@ RUN python -m pip install --no-cache-dir --no-deps --force-reinstall .
 # user. For another user, use `docker run --user`.
 RUN useradd --uid 1000 --create-home bertaccum \
     && install --directory --owner=bertaccum /cache /work
-ENV BERTACCUM_CACHE=/cache
+# All downloads go to the volume: users with other IDs have no home folder.
+ENV BERTACCUM_CACHE=/cache HF_HOME=/cache/huggingface TFDS_DATA_DIR=/cache/tensorflow_datasets
 VOLUME /cache
 WORKDIR /work
 USER bertaccum

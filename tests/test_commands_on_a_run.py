@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from small import copied
 
 import bertaccum
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.inference import predict
+from bertaccum.inference import evaluate, predict
 from bertaccum.options.commands import PredictConfig, ReportConfig, TrainConfig
 
 
@@ -117,18 +118,28 @@ def test_all_commands_read_the_same_rows(run: Any, folder: Path) -> None:
     assert out.splitlines()[0].endswith('\t"bad acting')
 
 
-def test_eval_writes_to_its_run_when_another_run_starts(run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_program", [False, True])
+def test_eval_writes_to_its_run_when_another_run_starts(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_program: bool
+) -> None:
     (tmp_path / "another").mkdir()
-    latest = tmp_path / "latest"
+    latest, written = tmp_path / "latest", Path("runs/one/eval-dev.json")
     latest.symlink_to(Path("runs/one").resolve())
+    written.unlink(missing_ok=True)
 
-    def begin_another(*_: object) -> None:
+    def begin_another(predicted: Any) -> Any:
         latest.unlink()
         latest.symlink_to("another")
+        return evaluation(predicted)
 
-    result = bertaccum.evaluate(run=str(latest), split="dev", progress=begin_another)
-    assert result.examples == 16
+    evaluation = evaluate.evaluation
+    monkeypatch.setattr(evaluate, "evaluation", begin_another)
+    if by_program:
+        run("eval", "--run", latest, "--split", "dev")
+    else:
+        bertaccum.evaluate(run=str(latest), split="dev")
     assert not list((tmp_path / "another").iterdir())
+    assert json.loads(written.read_text())["examples"] == 16
 
 
 def test_data_that_changed_since_the_run_began_is_noted(run: Any, tmp_path: Path) -> None:
@@ -283,6 +294,10 @@ def test_library_raises_clear_errors(folder: Path) -> None:
         bertaccum.train(target_bach=8)
     with pytest.raises(TypeError, match="needs texts or `file`"):
         bertaccum.predict()
+    tables: list[Any] = [pd.DataFrame({"text": ["good"]}), {"text": "good"}]
+    for table in tables:
+        with pytest.raises(TypeError, match=r"pass a column, such as df\['text'\]"):
+            bertaccum.predict(table, run=str(folder / "runs/one"))
     with pytest.raises(TypeError, match="no option 'max_update'"):
         bertaccum.train(resume="runs/one", max_update=3)
     assert [p.text for p in bertaccum.predict("one text", run=str(folder / "runs/one"))] == [

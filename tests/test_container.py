@@ -48,7 +48,10 @@ def test_program_is_the_entry_point_and_the_cache_is_a_volume() -> None:
     found = instructions(TEXT)
     assert found[-1] == Instruction("ENTRYPOINT", '["bertaccum"]')
     (volume,) = (i.value for i in found if i.name == "VOLUME")
-    assert Instruction("ENV", f"BERTACCUM_CACHE={volume}") in found
+    settings = [pair.split("=") for i in found if i.name == "ENV" for pair in i.value.split()]
+    assert {name: Path(value).parts[:2] for name, value in settings} == dict.fromkeys(
+        ("BERTACCUM_CACHE", "HF_HOME", "TFDS_DATA_DIR"), Path(volume).parts
+    )
     # A volume keeps the owner of its folder in the image, so it must be made before.
     made = next(number for number, i in enumerate(found) if f" {volume} " in i.value)
     assert made < found.index(Instruction("VOLUME", volume))

@@ -85,6 +85,13 @@ def test_batch_script_requeues_the_job_after_sigterm_only(tmp_path: Path, code: 
     assert (requeued.read_text() if requeued.exists() else "") == ("requeue 7\n" * (code == 143))
 
 
+def assert_downloads_are_kept(container: dict[str, Any]) -> None:
+    (mount,) = container["volumeMounts"]
+    found = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert found.keys() == {"BERTACCUM_CACHE", "HF_HOME"}
+    assert all(value.startswith(f"{mount['mountPath']}/") for value in found.values())
+
+
 def test_kubernetes_job_has_the_right_form() -> None:
     claim, job = documents("kubernetes-job.yaml")
     assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
@@ -96,8 +103,7 @@ def test_kubernetes_job_has_the_right_form() -> None:
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], "/data")
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
-    (cache,) = (v["value"] for v in container["env"] if v["name"] == "BERTACCUM_CACHE")
-    assert cache.startswith(mount["mountPath"])
+    assert_downloads_are_kept(container)
     assert pod["restartPolicy"] == "OnFailure"
 
 
@@ -123,6 +129,7 @@ def test_kubeflow_job_has_the_right_form() -> None:
     assert container["name"] == "tensorflow"  # The operator adds TF_CONFIG to this container only.
     assert check(container["args"])["out"] == "/data/runs/yelp"
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    assert_downloads_are_kept(container)
 
 
 @pytest.mark.parametrize("index", [0, 1])

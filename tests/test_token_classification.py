@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from small import write_small_model
 
 import bertaccum
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
+from data_prep.tables.words import word_spans
 
 Run = Callable[..., tuple[int, str, str]]
 NAMES, PLACES = ["Ada", "Bob", "Eve"], ["Rome", "Oslo"]
@@ -133,6 +136,9 @@ def test_head_of_an_export_can_be_kept(trained: Path, tmp_path: Path) -> None:
     assert config["architectures"] == ["BertForTokenClassification"]
     assert "problem_type" not in config
     assert config["id2label"] == {"0": "O", "1": "B-LOC", "2": "B-PER", "3": "I-PER"}
+    # A pipeline of transformers would split words at punctuation.
+    code = (tmp_path / "model/README.md").read_text().split("```python\n")[1].split("```")[0]
+    assert "is_split_into_words=True" in code and "pipeline" not in code
     result = bertaccum.train(
         data=str(trained / "data"),
         out=str(tmp_path / "run"),
@@ -143,6 +149,29 @@ def test_head_of_an_export_can_be_kept(trained: Path, tmp_path: Path) -> None:
         max_updates=0,
     )
     assert result.best.entity_f1 == 1.0
+
+
+@pytest.mark.slow
+def test_code_in_the_card_gives_the_tags_of_predict(
+    trained: Path, tmp_path: Path, transformers_python: Path
+) -> None:
+    bertaccum.export(run=str(trained / "run"), format="huggingface", out=str(tmp_path / "model"))
+    code = (tmp_path / "model/README.md").read_text().split("```python\n")[1].split("```")[0]
+    text = "(Ada(Lee) in Rome" + " the" * 20
+    words = [text[start:end] for start, end in word_spans(text)]
+    assert words[1] == "Ada(Lee"  # A pipeline of transformers makes three words of it.
+    code = code.replace('["the", "words", "of", "a", "text"]', repr(words))
+    code = code.replace("FOLDER", str(tmp_path / "model")) + "import json; print(json.dumps(tags))"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [transformers_python, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    [predicted] = bertaccum.predict([text], run=str(trained / "run"))
+    assert predicted.tags is not None and predicted.unread_words
+    assert predicted.tags[:5] == ["O", "B-PER", "O", "O", "B-LOC"]
+    read = len(words) - predicted.unread_words
+    assert [*json.loads(done.stdout.splitlines()[-1]).values()] == predicted.tags[:read]
 
 
 def test_windows_read_all_words_and_all_pieces_can_be_trained(

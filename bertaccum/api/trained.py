@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,32 +66,37 @@ def evaluate(
 
 @takes(PredictConfig)
 def predict(
-    texts: Iterable[str | tuple[str, str]] | None = None,
+    texts: Iterable[str | Sequence[str]] | None = None,
     config: PredictConfig | None = None,
     *,
     note: Note = ignore_note,
     **options: Any,
-) -> Iterator[Prediction]:
+) -> Generator[Prediction]:
     """Predict the classes of texts with the best model of a run, as `bertaccum predict` does.
 
     Args:
-      texts: Any number of texts, possibly from a generator. A pair of texts is a tuple, a string
-        with a tab, or a JSON string with `text` and `text_pair`. If it is None, `file` is read.
+      texts: Any number of texts, possibly from a generator. A pair of texts is a tuple or list, a
+        string with a tab, or a JSON string with `text` and `text_pair`. Another thread iterates
+        over the texts, and reads several thousand ahead. If it is None, `file` is read.
       config: The options; `options` override it. If it is None, the defaults apply.
       note: Called with messages about how `file` is read.
       options: Fields of `PredictConfig`.
 
     Returns:
-      A prediction for each text, in the order of the texts.
+      A generator of a prediction for each text, in the order of the texts. If you stop before its
+      end, its method `close` releases the model and the texts.
 
     Raises:
       ConfigError: `file` has no column with the given name or number.
       InputError: The run or the texts cannot be used.
       RunError: A single example does not fit in memory.
+      TypeError: `texts` is a table or a dict instead of its texts.
     """
     config = configured(PredictConfig, config, options)
     if texts is None and config.file is None:
         raise TypeError("predict() needs texts or `file`")
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # It iterates over its names.
+        raise TypeError("predict() takes an iterable of texts; pass a column, such as df['text']")
     from bertaccum.inference.inputs import check_predict
 
     words = check_predict(config).tags_words
@@ -218,6 +223,7 @@ def serve(
       ConfigError: The service cannot listen at the address, or a package of the extra `serve` is
         not installed.
       InputError: The run or its best checkpoint is missing or damaged.
+      RunError: An event loop runs in this thread, as in a notebook.
     """
     config = configured(ServeConfig, config, options)
     from bertaccum.inference.inputs import check_serve

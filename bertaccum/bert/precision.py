@@ -1,17 +1,33 @@
-"""The Keras policy for the option `precision` on this machine's devices."""
+"""The Keras policy for the option `precision` on this machine's devices, and layers in a policy."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from bertaccum.options.cards import fast_precision
 from bertaccum.options.fields import AUTO
 
-_FLOAT32 = "float32"
+FLOAT32 = "float32"
 
 # In 16 bits, oneDNN compiles each shape of a product, which takes longer than a short micro-batch.
 # The tensor cores of GPUs need multiples of 8, too.
 _MULTIPLE = 8
+
+
+@contextlib.contextmanager
+def building_in(policy: str) -> Iterator[None]:
+    """Give the layers that are built in the context a Keras policy, whatever the process's is."""
+    import tf_keras  # `bertaccum plan` imports this module, but needs no Keras.
+
+    own = tf_keras.mixed_precision.global_policy()
+    tf_keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf_keras.mixed_precision.set_global_policy(own)
 
 
 def length_multiple(dtype: str) -> int:
@@ -25,7 +41,7 @@ def candidate_precisions(name: str) -> list[str]:
     Half precision is not always faster on a GPU that supports it, so `auto` also allows float32.
     """
     default = resolved_precision(name)
-    return [default, _FLOAT32] if name == AUTO and default != _FLOAT32 else [default]
+    return [default, FLOAT32] if name == AUTO and default != FLOAT32 else [default]
 
 
 def resolved_precision(name: str) -> str:
@@ -40,7 +56,7 @@ def resolved_precision(name: str) -> str:
         return name
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return _FLOAT32
+        return FLOAT32
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     return fast_precision(min(d.get("compute_capability", (0, 0)) for d in details))
 

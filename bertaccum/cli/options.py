@@ -22,7 +22,7 @@ from bertaccum.errors import ConfigError
 from bertaccum.options.commands import GROUPS, OUTPUT
 from bertaccum.options.fields import AUTO, Numbers, problem_of
 from bertaccum.options.other_names import explain_option
-from bertaccum.runs.paths import RunPaths
+from bertaccum.runs.paths import RunPaths, target_of
 
 # With more options, `--help` shows only the main ones, and `--help-all` shows all of them.
 _LONG, _ALL = 25, "bertaccum.help_all"
@@ -210,6 +210,16 @@ class Number(click.ParamType):
         return None
 
 
+class RunFolder(click.Path):
+    """A parameter type for a run folder: a link such as `runs/latest` becomes its target.
+
+    A command uses the folder several times, and the link changes when another run starts.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(target_of(Path(value)))
+
+
 def options(
     config: type, hidden: Collection[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -251,6 +261,8 @@ def _option_type(field: dataclasses.Field[Any], hint: Any) -> Any:
         return click.Choice(field.metadata["choices"])
     if kinds & {int, float}:
         return Number(field, kinds)
+    if field.name == "run":
+        return RunFolder()
     return click.Path() if field.metadata["path"] else click.STRING
 
 
@@ -264,7 +276,7 @@ def is_named(name: str) -> bool:
 def run_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument RUN, a shorter form of `--run`."""
 
-    @click.argument("argument", type=click.Path(), metavar="[RUN]", required=False)
+    @click.argument("argument", type=RunFolder(), metavar="[RUN]", required=False)
     @functools.wraps(command)
     def wrapped(argument: str | None, run: str, **options: Any) -> Any:
         if argument is not None and is_named("run"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -47,13 +48,20 @@ def words_between_spaces(text: str) -> str:
     return SplitText.of(text[start:end] for start, end in word_spans(text))
 
 
-def given(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:
-    """Return a text and, for a model of pairs, its second text."""
-    strings = text if isinstance(text, tuple | list) else (text,)
-    if not all(isinstance(one, str) for one in strings) or len(strings) > 2:
+def given(text: str | Sequence[str], pairs: bool) -> tuple[str, str | None]:
+    """Return a text and, for a model of pairs, its second text.
+
+    Args:
+      text: A string, or a tuple or list of one or two strings, such as a row of a table.
+
+    Raises:
+      InputError: The text is something else, or does not suit the model.
+    """
+    strings = tuple(text) if isinstance(text, tuple | list) else (text,)
+    if len(strings) not in (1, 2) or not all(isinstance(one, str) for one in strings):
         wrong = f"the text {str(text)[:40]} is neither a string nor a pair of strings"
         raise InputError(wrong, "omit it, or convert it to a string")
-    result = _split(text, pairs)
+    result = _split(*strings, pairs=pairs)
     try:
         "".join(filter(None, result)).encode()
     except UnicodeEncodeError:
@@ -62,19 +70,17 @@ def given(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:
     return result
 
 
-def _split(text: str | tuple[str, str], pairs: bool) -> tuple[str, str | None]:
+def _split(text: str, pair: str | None = None, *, pairs: bool) -> tuple[str, str | None]:
     """Return a text as `given` does."""
     # A string contains a pair as `{"text": …, "text_pair": …}`, or separated by a tab. The second
     # text may be empty; null in JSON stands for an empty text, as in a table.
-    if not pairs and isinstance(text, str):
-        return text, None
-    if not pairs:
+    if pair is not None and not pairs:
         raise InputError(
-            f"the text {text[0][:40]!r} has a second text, but the model takes single texts",
+            f"the text {text[:40]!r} has a second text, but the model takes single texts",
             "omit `text_pair_column`, or rename the column text_pair",
         )
-    if not isinstance(text, str):
-        return text
+    if pair is not None or not pairs:
+        return text, pair
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
         record = json.loads(text)
         one, other = ("" if cell is None else cell for cell in (record[TEXT], record[PAIR]))

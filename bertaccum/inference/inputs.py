@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.util
 from pathlib import Path
 
 from bertaccum.bert.encoder_config import read_bert_config
 from bertaccum.bert.tensor_files import safetensors
-from bertaccum.errors import ConfigError, InputError, cannot_create
+from bertaccum.errors import ConfigError, InputError, RunError, cannot_create
 from bertaccum.inference.push import check_push
 from bertaccum.options import commands
 from bertaccum.runs.paths import RunPaths
@@ -42,7 +44,11 @@ def check_predict(config: commands.PredictConfig) -> commands.TrainConfig:
 
 
 def check_serve(config: commands.ServeConfig) -> None:
-    """Check that the packages of the service are installed and a run has a best checkpoint."""
+    """Check that the service can run in this thread, and that a run has a best checkpoint."""
+    with contextlib.suppress(RuntimeError):  # There is no event loop.
+        asyncio.get_running_loop()
+        what = "the service cannot run where an event loop runs, such as in a notebook"
+        raise RunError(what, "run `bertaccum serve` in a terminal")
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(

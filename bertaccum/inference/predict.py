@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from data_prep.tables.words import word_spans
 # Maximum number of texts that are sorted by length together. Texts that have arrived do not wait
 # for more.
 _TOGETHER = 2048
+# Interval at which a thread that waits for another one checks whether the iterator was closed.
+_CHECK_SECONDS = 0.1
 
 
 class TextClassifier:
@@ -84,7 +88,7 @@ class TextClassifier:
         ]
 
 
-def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> Iterator[Prediction]:
+def predict(config: PredictConfig, texts: Iterable[str | Sequence[str]]) -> Generator[Prediction]:
     """Yield the predictions of a run's best model for texts, in the order of the texts.
 
     Another thread iterates over `texts`; errors that they raise are raised again.
@@ -96,43 +100,70 @@ def predict(config: PredictConfig, texts: Iterable[str | tuple[str, str]]) -> It
 
 
 def stream(
-    classifier: TextClassifier | MaskFiller, texts: Iterable[str | tuple[str, str]]
-) -> Iterator[Prediction]:
+    classifier: TextClassifier | MaskFiller, texts: Iterable[str | Sequence[str]]
+) -> Generator[Prediction]:
     """Yield a prediction for each text, in the order of the texts.
 
     The texts may come from a pipe: while the model processes texts that have arrived, other threads
-    read and tokenize more.
+    read and tokenize more. They end when the iterator is closed.
     """
-    pairs = classifier.labels.pairs
-    arrived = _read_ahead((given(text, pairs) for text in texts), 2 * _TOGETHER)
-    tokenized = _read_ahead(((some, classifier.tokenize(some)) for some in arrived), 1)
-    for some, store in itertools.chain.from_iterable(tokenized):
-        yield from classifier.of_tokens(some, store)
+    pairs, closed = classifier.labels.pairs, threading.Event()
+    arrived = _read_ahead((given(text, pairs) for text in texts), 2 * _TOGETHER, closed)
+    tokenized = _read_ahead(((some, classifier.tokenize(some)) for some in arrived), 1, closed)
+    try:
+        for some, store in itertools.chain.from_iterable(tokenized):
+            yield from classifier.of_tokens(some, store)
+    finally:
+        closed.set()
 
 
-def _read_ahead(items: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[Any]]:
+@dataclass(frozen=True)
+class _End:
+    """The end of the items, and the error that caused it, if any."""
+
+    error: BaseException | None = None
+
+
+def _read_ahead(items: Generator[Any], size: int, closed: threading.Event) -> Generator[list[Any]]:
     """Yield lists of the items that have arrived, waiting until there is at least one."""
     # Another thread iterates over the items. The error that it raises is raised at the end.
     read: queue.Queue[Any] = queue.Queue(size)
 
     def put() -> None:
         try:
-            for item in items:
-                read.put(item)
-            read.put(None)
+            # Closing releases what the items hold, such as a file or the model.
+            with contextlib.closing(items):
+                for item in items:
+                    if not offer(item):
+                        return
+            offer(_End())
         except BaseException as error:
-            read.put(error)
+            offer(_End(error))
+
+    def offer(item: Any) -> bool:
+        """Return whether the item was still wanted."""
+        while not closed.is_set():
+            with contextlib.suppress(queue.Full):
+                read.put(item, timeout=_CHECK_SECONDS)
+                return True
+        return False
+
+    def take() -> Any:
+        while not closed.is_set():
+            with contextlib.suppress(queue.Empty):
+                return read.get(timeout=_CHECK_SECONDS)
+        return _End()
 
     threading.Thread(target=put, daemon=True).start()
-    end: Any = ()
-    while isinstance(end, tuple):
-        some = [end := read.get()]
+    end = None
+    while end is None:
+        some = [take()]
         # No other thread removes items, so `get` does not wait unless the queue is empty.
-        while isinstance(end, tuple) and len(some) < _TOGETHER and not read.empty():
-            some.append(end := read.get())
-        if not isinstance(end, tuple):
-            some.pop()
+        while not isinstance(some[-1], _End) and len(some) < _TOGETHER and not read.empty():
+            some.append(read.get())
+        if isinstance(some[-1], _End):
+            end = some.pop()
         if some:
             yield some
-    if end is not None:
-        raise end
+    if end.error is not None:
+        raise end.error

@@ -10,6 +10,7 @@ import tf_keras
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import RUN_PREFIX
+from bertaccum.bert.precision import FLOAT32, building_in
 from bertaccum.bert.tokenization import Tokenization, tokenization_of
 from bertaccum.distribution.device_memory import variable_if_memory_is_left
 from bertaccum.errors import RunError
@@ -45,7 +46,7 @@ class TrainedModel:
 
 
 def load_trained(run: Path, merged: bool = True) -> TrainedModel:
-    """Load the best model of a run.
+    """Load the best model of a run, to be computed in float32.
 
     Args:
       merged: Whether adapters are added to the kernels, so that the model has none.
@@ -58,7 +59,7 @@ def load_trained(run: Path, merged: bool = True) -> TrainedModel:
     task = make_task(files.labels, files.decoding)
     try:
         zeros = tf_keras.initializers.Zeros  # Random weights would only be replaced.
-        with tf.variable_creator_scope(variable_if_memory_is_left):
+        with building_in(FLOAT32), tf.variable_creator_scope(variable_if_memory_is_left):
             encoder = build_encoder(files.encoder, 0.0, output_tokens(config), zeros)
             outputs = files.labels.outputs
             model = build_task_model(config, encoder, files.encoder, outputs, initializer=zeros)

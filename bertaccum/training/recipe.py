@@ -19,7 +19,7 @@ from bertaccum.bert.adapters import Adaptation, adapt
 from bertaccum.bert.encoder import Frozen, build_encoder, freeze, set_recompute
 from bertaccum.bert.in_place import assign_in_place
 from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, HeadMapping, ModelSource
-from bertaccum.bert.precision import resolved_precision
+from bertaccum.bert.precision import building_in, resolved_precision
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head, read_head
 from bertaccum.errors import InputError
 from bertaccum.options.adapting import FULL
@@ -46,9 +46,7 @@ def build_model(
       InputError: The checkpoint cannot be read, or does not fit the model.
     """
     tf_keras.utils.set_random_seed(config.seed)
-    policy = tf_keras.mixed_precision.global_policy()
-    tf_keras.mixed_precision.set_global_policy(resolved_precision(config.precision))
-    try:
+    with building_in(resolved_precision(config.precision)):
         frozen = _frozen(config, source.encoder.num_hidden_layers)
         encoder = build_encoder(
             source.encoder, config.dropout, output_tokens(config), frozen=frozen
@@ -68,8 +66,6 @@ def build_model(
         if (how := Adaptation.of(config)) is not None:
             adapt(encoder, how, config.seed)
         return model
-    finally:
-        tf_keras.mixed_precision.set_global_policy(policy)
 
 
 def _frozen(config: TrainConfig, layers: int) -> Frozen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 
 from bertaccum import api
 from bertaccum.cli.program import main
+from bertaccum.errors import RunError
 from bertaccum.options.commands import ServeConfig
 from bertaccum.serving.http_server import address_of, bound
 
@@ -149,6 +151,17 @@ def test_error_names_the_extra_of_a_missing_package(
         2,
         "error: the service needs the package uvicorn; run pip install 'bertaccum[serve]'",
     )
+
+
+def test_service_in_an_event_loop_is_an_error_before_the_model_is_loaded(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cell_of_a_notebook() -> None:
+        api.serve(run=str(run), port=0)
+
+    monkeypatch.setattr("bertaccum.inference.predict.TextClassifier", lambda *_: 1 / 0)
+    with pytest.raises(RunError, match="notebook; run `bertaccum serve` in a terminal"):
+        asyncio.run(cell_of_a_notebook())
 
 
 def test_limits_that_contradict_each_other_are_an_error(

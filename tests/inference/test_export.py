@@ -117,6 +117,16 @@ def test_savedmodel_gives_the_same_answers_without_bertaccum(run: RunFolder) -> 
     assert str(run.path).encode() not in (folder / "saved_model.pb").read_bytes()
 
 
+def test_keras_policy_of_the_process_does_not_change_the_model(run: RunFolder) -> None:
+    wanted = predicted(run)
+    tf_keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        np.testing.assert_array_equal(predicted(run), wanted)
+        assert tf_keras.mixed_precision.global_policy().name == "mixed_float16"
+    finally:
+        tf_keras.mixed_precision.set_global_policy("float32")
+
+
 @pytest.fixture(scope="module")
 def huggingface(run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("huggingface") / "deep" / "model"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+import threading
+import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +25,9 @@ from bertaccum.inference.predict import stream
 from bertaccum.inference.predictor import Predictor, make_predict
 from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
+
+# Seconds after which a test fails. No test waits that long if it passes.
+LONG = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +75,55 @@ def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> Non
     assert len(gelus) == TINY.num_hidden_layers
 
 
+class Echo:
+    """A classifier that returns the texts as it gets them."""
+
+    def __init__(self, pairs: bool = False) -> None:
+        self.labels = SimpleNamespace(pairs=pairs)
+        self.tokenize: Any = list
+
+    def of_tokens(self, texts: Any, _: object) -> Any:
+        return texts
+
+
+def echo(pairs: bool = False) -> Any:
+    return Echo(pairs)
+
+
 def test_second_text_may_be_empty_however_a_pair_is_given() -> None:
-    texts = [("a", ""), "a\t", '{"text": "a", "text_pair": ""}', '{"text": "a", "text_pair": null}']
-    classifier: Any = SimpleNamespace(
-        labels=SimpleNamespace(pairs=True), tokenize=list, of_tokens=lambda some, _: some
-    )
-    assert list(stream(classifier, texts)) == [("a", "")] * 4
+    texts: list[Any] = [("a", ""), ["a", ""], "a\t", ("a\t",), ["a\t"]]
+    texts += ['{"text": "a", "text_pair": ""}', '{"text": "a", "text_pair": null}']
+    assert list(stream(echo(pairs=True), texts)) == [("a", "")] * 7
+
+
+def test_rows_of_a_column_are_single_texts() -> None:
+    assert list(stream(echo(), ["a", ("a",), ["a"]])) == [("a", None)] * 3
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_closed_stream_keeps_no_model_and_no_thread(waiting: bool) -> None:
+    others, arrived, more = {*threading.enumerate()}, threading.Event(), threading.Event()
+
+    def texts() -> Iterator[str]:
+        yield from map(str, range(2 if waiting else 1_000_000))
+        arrived.set()
+        assert more.wait(LONG)
+
+    classifier, gone = echo(), threading.Event()
+    weakref.finalize(classifier, gone.set)
+    found = stream(classifier, texts())
+    assert next(found) == ("0", None)
+    threads = {*threading.enumerate()} - others
+    assert len(threads) == 2
+    # The model is released even while a thread waits for the next text.
+    assert not waiting or arrived.wait(LONG)
+    del classifier
+    found.close()
+    assert gone.wait(LONG)
+    more.set()
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -84,10 +133,13 @@ def test_second_text_may_be_empty_however_a_pair_is_given() -> None:
         (float("nan"), True, "nan is neither a string nor a pair"),
         (("a", None), True, "neither a string nor a pair"),
         (("a", "b", "c"), True, "neither a string nor a pair"),
+        ((), False, "neither a string nor a pair"),
         (("a", "b"), False, "'a' has a second text"),
+        (["a", "b"], False, "'a' has a second text"),
         ("caf\udce9", False, r"'caf\\udce9' contains a character that UTF-8 cannot encode"),
         ('{"text": "\\ud83d", "text_pair": "b"}', True, "UTF-8 cannot encode"),
         ("a", True, "'a' is single"),
+        (["a"], True, "'a' is single"),
         ("[" * 100_000, True, "is single"),
     ],
 )
@@ -95,6 +147,7 @@ def test_error_names_a_text_that_does_not_suit(text: Any, pairs: bool, message: 
     def tokenize(_: object) -> object:
         raise AssertionError("the text was tokenized")
 
-    classifier: Any = SimpleNamespace(labels=SimpleNamespace(pairs=pairs), tokenize=tokenize)
+    classifier = echo(pairs)
+    classifier.tokenize = tokenize
     with pytest.raises(InputError, match=message):
         list(stream(classifier, [text]))

@@ -155,6 +155,15 @@ def test_huggingface_folder_gives_the_predictions(run: Run, tmp_path: Path) -> N
     assert ("cold 0.2000, rude 0.5000, dear 0.8000" in card) == bool(run.kind.decoding.thresholds)
 
 
+def test_card_of_a_google_folder_says_what_its_head_contains(run: Run, tmp_path: Path) -> None:
+    api.export(run=str(run.folder.path), format="google", out=str(tmp_path / "exported"))
+    contained = "the temperature in `decoding.json`"
+    if run.kind.labels.task == REGRESSION:
+        contained = "the mean and the standard deviation in `labels.json`"
+    card = (tmp_path / "exported/README.md").read_text()
+    assert f"Its weights already contain {contained}." in card
+
+
 @pytest.mark.slow
 def test_pipeline_of_transformers_gives_the_predictions(
     run_of: RunOf, tmp_path: Path, transformers_python: Path
