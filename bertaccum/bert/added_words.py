@@ -17,7 +17,7 @@ from bertaccum.bert.encoder_config import ID_BITS
 from bertaccum.bert.model_source import CheckpointFormat, LazyTensor, ModelSource
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import TextCleaning, Tokenizer
-from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.bert.vocabulary import LONGEST_ENTRY_BYTES, Vocabulary, is_too_long
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.files import read_text
 
@@ -50,6 +50,9 @@ def read_words(path: Path, vocabulary: Vocabulary) -> list[str]:
             raise InputError(
                 what, "remove it, because the tokenizer replaces it with [UNK]", path=path, row=row
             )
+        if is_too_long(found[0]):
+            what = f"has a word of more than {LONGEST_ENTRY_BYTES} bytes"
+            raise InputError(what, "remove it, or write a shorter word", path=path, row=row)
         words += found
     if not words:
         raise InputError("contains no words", "write one word per line", path=path)

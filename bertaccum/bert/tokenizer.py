@@ -36,6 +36,9 @@ _STAND_INS = range(0xF0000, 0xFFFFE)
 _START, _END, _NOTHING = "\x01", "\x02", "\x03"
 # A private-use character that is probably in no vocabulary.
 _UNKNOWN = "\U00100000"
+# Capitals beyond ASCII whose lowercase depends on the language: İ in Turkish and Azerbaijani, the
+# others in Lithuanian. They get that of all other languages.
+_OF_LOCALES = {"İ": "i\u0307", "Į": "į", "Ì": "ì", "Í": "í", "Ĩ": "ĩ"}
 # RE2 runs out of memory, and becomes slow, with thousands of alternatives.
 _ALTERNATIVES = 500
 
@@ -103,6 +106,11 @@ class TextCleaning:
             if vocabulary.as_transformers:
                 # Capital and small sigma.
                 texts = tf.strings.regex_replace(texts, "\u03a3", "\u03c3")
+            # The last op has other rules for some letters if an environment variable names one of
+            # these languages. Without an encoding, the op lowercases ASCII in the same way always.
+            texts = tf.strings.lower(texts)
+            for capital, small in _OF_LOCALES.items():
+                texts = tf.strings.regex_replace(texts, capital, small)
             texts = tf.strings.lower(texts, encoding="utf-8")
         if vocabulary.strip_accents:
             texts = tf_text.normalize_utf8(texts, "NFD")

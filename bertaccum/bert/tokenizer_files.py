@@ -1,8 +1,9 @@
 """Files of tokenizers: vocabularies, and how the checkpoints' texts were cleaned.
 
-A setting comes from `tokenizer_config.json`, else from `tokenizer.json`, else from the name of the
-checkpoint, as in google-research/bert, else from the entries of the vocabulary. Without a setting,
-`[SEP]` in a text is a special token in models of transformers, and three words in Google's.
+A setting comes from `tokenizer_config.json`, unless transformers ignores it for the class of the
+tokenizer; else from `tokenizer.json`, else from the name of the checkpoint, as in
+google-research/bert, else from the entries of the vocabulary. Without a setting, `[SEP]` in a text
+is a special token in models of transformers, and three words in Google's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.added_tokens import ROLES, added_tokens, described_tokens, with_added_tokens
-from bertaccum.bert.vocabulary import LONGEST_WORD, SPECIAL_TOKENS, Vocabulary, is_cased
+from bertaccum.bert.vocabulary import (
+    LONGEST_ENTRY_BYTES,
+    LONGEST_WORD,
+    SPECIAL_TOKENS,
+    Vocabulary,
+    is_cased,
+    is_too_long,
+)
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_text, read_mapping, read_object, read_optional, read_text
@@ -21,14 +29,15 @@ from bertaccum.system.files import json_text, read_mapping, read_object, read_op
 WORDS, TOKENIZER, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (WORDS, TOKENIZER, SETTINGS, _ADDED, _MAP)
-_NORMALIZER = "BertNormalizer"
 # The parts of a tokenizer.json in which BERT's tokenizer differs from others.
-_PARTS = {"pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
-# Classes of transformers with BERT's tokenizer, and those that a tokenizer.json describes.
+_PARTS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
+# Classes of transformers with BERT's tokenizer, and those that a tokenizer.json describes, without
+# the settings in `tokenizer_config.json`.
 _CLASS = "BertTokenizer"
+_DESCRIBED = re.compile(r"PreTrainedTokenizer(Fast)?|TokenizersBackend")
 _CLASSES = re.compile(
-    r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert|PreTrained)Tokenizer(Fast)?"
-    r"|TokenizersBackend"
+    r"(Bert|DistilBert|Electra|MobileBert|ConvBert|SqueezeBert)Tokenizer(Fast)?|"
+    + _DESCRIBED.pattern
 )
 # Each setting of `Vocabulary`, with its keys in `tokenizer_config.json` and in a normalizer.
 _KEYS = {
@@ -55,14 +64,8 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     config = read_optional(home / _MAP) | read_optional(home / SETTINGS)
     entries = read_vocabulary(path)
     rules = _part(tokenizer, "normalizer")
-    if rules.get("type", _NORMALIZER) != _NORMALIZER and "do_lower_case" not in config:
-        raise InputError(
-            f"its normalizer is a {rules['type']}, expected {_NORMALIZER}",
-            "use a model with BERT's own tokenizer",
-            path=home / TOKENIZER,
-        )
-    _check_kind(home, config, tokenizer)
-    known = {setting: _setting(setting, config, rules, home) for setting in _KEYS}
+    settings = {} if _is_described(home, config, tokenizer) else config
+    known = {setting: _setting(setting, settings, rules, home) for setting in _KEYS}
     if known["lower_case"] is None:
         known["lower_case"] = _usual_lower_case(name, entries)
     if known["strip_accents"] is None:
@@ -79,7 +82,21 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     embeddings = size if type(size) is int else None
     numbers = read_optional(home / _ADDED)
     added = added_tokens(entries, config, tokenizer, numbers, home, embeddings)
-    return with_added_tokens(vocabulary, added, split is True, home)
+    vocabulary = with_added_tokens(vocabulary, added, split is True, home)
+    _check_lengths(vocabulary, path)
+    return vocabulary
+
+
+def _check_lengths(vocabulary: Vocabulary, path: Path) -> None:
+    """Raise InputError if an entry is too long; added ones are matched in another way."""
+    for row, entry in enumerate(vocabulary.entries, start=1):
+        if is_too_long(entry) and entry not in vocabulary.added:
+            raise InputError(
+                f"has the entry {entry[:20]}… of more than {LONGEST_ENTRY_BYTES} bytes",
+                "use the vocabulary of another model",
+                path=path,
+                row=row if path.name != TOKENIZER else None,
+            )
 
 
 def gives_segments(home: Path) -> bool:
@@ -97,20 +114,27 @@ def _part(tokenizer: dict[str, Any], name: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _check_kind(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
-    """Raise InputError if the files describe another kind of tokenizer."""
-    key = "tokenizer_class"
+def _is_described(home: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> bool:
+    """Return whether tokenizer.json alone describes how texts are cleaned.
+
+    Raises:
+      InputError: The files describe another kind of tokenizer than BERT's.
+    """
+    key, hint = "tokenizer_class", "use a model with BERT's own tokenizer"
     named = config.get(key) or read_optional(home / "config.json").get(key)
-    types = {part: _part(tokenizer, part).get("type") or kind for part, kind in _PARTS.items()}
-    wrong = [part for part, kind in types.items() if kind != _PARTS[part]]
     if named is not None and not _CLASSES.fullmatch(str(named)):
-        wrong, types = [key], {key: named}
-    if wrong:
-        raise InputError(
-            f"has the {wrong[0]} {types[wrong[0]]}, expected {_PARTS.get(wrong[0], _CLASS)}",
-            "use a model with BERT's own tokenizer",
-            path=home,
-        )
+        raise InputError(f"has the {key} {named}, expected {_CLASS}", hint, path=home)
+    described = bool(tokenizer) and _DESCRIBED.fullmatch(str(named)) is not None
+    for part, kind in _PARTS.items():
+        found = _part(tokenizer, part).get("type")
+        # Old files do not name the type of the model.
+        missing = found is None and described and part != "model"
+        # BERT's classes make a normalizer from the settings.
+        replaced = part == "normalizer" and "do_lower_case" in config and not described
+        if missing or (found not in (None, kind) and not replaced):
+            what = f"has no {part}" if missing else f"has the {part} {found}"
+            raise InputError(f"{what}, expected {kind}", hint, path=home / TOKENIZER)
+    return described
 
 
 def _longest_word(config: dict[str, Any], model: dict[str, Any], usual: int, home: Path) -> int:

@@ -16,6 +16,8 @@ _CASED_SHARE = 0.01
 _FEW_WORDS = 100
 # Characters in the longest word that is split into pieces, in the original tokenizer.
 LONGEST_WORD = 200
+# Bytes of UTF-8 in the longest entry, without ##, that tensorflow-text's tokenizer accepts.
+LONGEST_ENTRY_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Vocabulary:
             f" {len(words):,} words have capitals or accents: if the model is uncased, use"
             " --lower-case"
         )
+
+
+def is_too_long(entry: str) -> bool:
+    """Return whether the tokenizer cannot have an entry, because it has too many bytes."""
+    return len(entry.removeprefix("##").encode()) > LONGEST_ENTRY_BYTES
 
 
 def is_cased(entries: Iterable[str]) -> bool:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.data.masking import make_masking
 from bertaccum.data.token_store import TokenStore, corpus_digest
 from bertaccum.errors import InputError
 from bertaccum.system.atomic import new_folder
@@ -35,6 +36,8 @@ _MOST_DEV = 2000
 # Typical number of bytes of a token, including the spaces around it.
 _TOKEN_BYTES = 4
 _TRAIN, _DEV = "train", "dev"
+# Fraction of [UNK] among the tokens to train on above which a note says so.
+_MANY_UNKNOWN = 0.1
 # Fibonacci hashing: 2^64 divided by the golden ratio.
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -59,7 +62,8 @@ def open_corpus(
       Two stores whose labels are zeros and whose weights are ones.
 
     Raises:
-      InputError: A file of the corpus cannot be used, or there is only one document.
+      InputError: A file of the corpus cannot be used, there is only one document, or no token of
+        the texts or of those that are held back can be masked.
     """
     digest = digest or corpus_digest(corpus, tokenization, progress, apart, dev_fraction)
     length = tokenization.max_seq_length
@@ -121,12 +125,27 @@ def _make_stores(
                 writer.add(tokens[np.repeat(own, lengths)], lengths[own], documents[own])
             read += size
             progress(what, read >> 20, total and max(read, total) >> 20)
-        if not (train.tokens and dev.tokens):
-            what = "has only one document with text, but one more is held back for evaluation"
-            hint = "add documents, or pass `documents` line if each line is one"
-            raise InputError(what, hint, path=corpus.files[0])
+        _check_texts(train, dev, corpus.files[0], progress)
         files.close()
         seal(temporary, folder)
+
+
+def _check_texts(train: _Writer, dev: _Writer, path: Path, progress: Progress) -> None:
+    """Raise InputError if there is nothing to learn or to evaluate; note that much is [UNK]."""
+    if dev.known and not train.tokens:
+        what = "has only one document with text, but one more is held back for evaluation"
+        hint = "add documents, or pass `documents` line if each line is one"
+        raise InputError(what, hint, path=path)
+    nothing = "no piece of the vocabulary except [UNK]"
+    if not train.known:
+        hint = "choose a model whose vocabulary has their script"
+        raise InputError(f"the texts to train on have {nothing}", hint, path=path)
+    if not dev.known:
+        hint = "raise `dev_fraction`, or remove the first document, which is always held back"
+        raise InputError(f"the texts that are held back have {nothing}", hint, path=path)
+    if (unknown := 1 - train.known / train.tokens) > _MANY_UNKNOWN:
+        remedy = "choose a model whose vocabulary has their characters"
+        tell(progress, f"{unknown:.0%} of the tokens to train on are [UNK]; {remedy}")
 
 
 def _is_held_back(documents: np.ndarray, every: int) -> np.ndarray:
@@ -175,10 +194,13 @@ class _Writer:
     """Packs the tokens of documents into sequences, and writes each one when it is complete."""
 
     def __init__(self, folder: Path, name: str, tokenizer: Tokenizer, apart: bool) -> None:
-        self.tokens = 0  # Number of tokens so far, without special ones.
+        self.tokens = 0  # Number of tokens so far, without [CLS] and [SEP] around texts.
+        self.known = 0  # Number of those that can be masked; nearly all others are [UNK].
         vocabulary = tokenizer.tokenization.vocabulary.entries
         self._cls, self._sep = vocabulary.index("[CLS]"), vocabulary.index("[SEP]")
-        self._room, self._apart = tokenizer.tokenization.max_seq_length - 2, apart
+        length = tokenizer.tokenization.max_seq_length
+        self._special = make_masking(tokenizer.tokenization.vocabulary, length).special
+        self._room, self._apart = length - 2, apart
         self._document, self._end = -1, 0
         self._rest = np.zeros(0, np.int32)  # Tokens of the sequence that is not full yet.
         names = ("token_ids.int32", "offsets.int64", *(["shapes.int32"] if apart else []))
@@ -207,6 +229,7 @@ class _Writer:
         begins = (np.cumsum(lengths) - lengths)[np.diff(documents, prepend=self._document) != 0]
         is_first, self._document = self._document < 0, documents[-1]
         self.tokens += len(tokens)
+        self.known += len(tokens) - int(self._special[tokens].sum())
         if not self._apart:
             tokens = np.insert(tokens, begins[int(is_first) :], self._sep)
             begins = begins[:0]

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bertaccum.bert.added_words import pieces_of
 from bertaccum.bert.tokenizer import TextCleaning
-from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.bert.vocabulary import Vocabulary, is_too_long
 from bertaccum.data.corpus_store import batches
 from bertaccum.system.parallel import parallel
 from bertaccum.system.progress import Progress, tell
@@ -26,7 +26,7 @@ def frequent_split_words(
 ) -> list[str]:
     """Return the most frequent words that a vocabulary splits into several pieces, at most `count`.
 
-    Words are cleaned as texts are, and contain a letter.
+    Words are cleaned as texts are, contain a letter, and are not too long for an entry.
     """
     clean = tf.function(
         TextCleaning(vocabulary),
@@ -52,5 +52,5 @@ def frequent_split_words(
     result: list[str] = []
     while len(result) < count and (some := list(islice(candidates, _AT_ONCE))):
         pieces = zip(some, pieces_of(vocabulary, some), strict=True)
-        result += [word for word, ids in pieces if len(ids) > 1]
+        result += [word for word, ids in pieces if len(ids) > 1 and not is_too_long(word)]
     return result[:count]

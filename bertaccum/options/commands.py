@@ -150,8 +150,8 @@ class StepConfig(Options):
         " Hub, or none for random weights. The weights of a preset are downloaded. A zip file,"
         " folder or file prefix may be in Google's format, and a folder in Hugging Face's, or with"
         " an adapter of peft. A model on the Hub can be OWNER/NAME@REVISION. From a run, the best"
-        " checkpoint is loaded, and the head only if the classes match. [default: the weights of"
-        " the preset]",
+        " checkpoint is loaded, and the head if the labels are exactly the same, or with"
+        " `keep_head`. [default: the weights of the preset]",
         path=True,
     )
     keep_head: bool = model_option(

@@ -78,7 +78,7 @@ class Classification:
         return {
             "examples": len(labels),
             "accuracy": float(np.mean(predicted == labels)),
-            "loss": self._loss(logits, labels),
+            "loss": self.mean_loss(logits, labels),
             "matthews_correlation": _matthews(labels, predicted),
             "macro_f1": float(macro_f1),
             "majority_class": names[counts.argmax()],
@@ -113,7 +113,7 @@ class Classification:
         def fit_at(temperature: float) -> tuple[float, float]:
             task = dataclasses.replace(self, decoding=Decoding(temperature))
             error = task._reliability(logits, labels)["expected_calibration_error"]
-            return task._loss(logits, labels), error
+            return task.mean_loss(logits, labels), error
 
         return Decoding(fitted_temperature(fit_at, labels.size))
 
@@ -161,7 +161,7 @@ class Classification:
             "label": tf.gather(tf.constant(self.labels.names), tf.argmax(logits, axis=-1)),
         }
 
-    def _loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
+    def mean_loss(self, logits: np.ndarray, labels: np.ndarray) -> float:
         """Return the mean loss of the examples without label smoothing."""
         plain = dataclasses.replace(self, smoothing=0.0)
         return mean_of(plain.losses(logits / np.float32(self.decoding.temperature), labels))

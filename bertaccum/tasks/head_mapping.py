@@ -16,8 +16,8 @@ def head_mapping(source: ModelSource, labels: Labels, keep: bool) -> HeadMapping
     """Return how a checkpoint's head becomes the head for some labels; None for a random head.
 
     Outputs correspond by the names of their classes, whose capitals may differ. If the checkpoint
-    has no names, they correspond by number. The head of a run is kept whenever its labels are the
-    same.
+    has no names, they correspond by number. The head of a run is also kept without `keep` if its
+    labels are exactly the same.
 
     Raises:
       ConfigError: The head cannot be kept, because its task or its classes differ.
@@ -25,9 +25,29 @@ def head_mapping(source: ModelSource, labels: Labels, keep: bool) -> HeadMapping
     run = _labels_of_run(source)
     if run == labels:
         return HeadMapping(list(range(labels.outputs)))
-    if run is not None and keep:
-        raise _differ(f"the labels {_listed(run.names)}" if run.names else run.task, labels)
+    if run is not None:
+        return _of_run(run, labels) if keep else None
     return None if source.head is None else _mapping(source.head, labels)
+
+
+def head_difference(source: ModelSource, labels: Labels) -> str:
+    """Return what differs between the labels of a run and some that its head suits with `keep`.
+
+    The result is empty if nothing differs, if the head does not suit, or if there is no run.
+    """
+    if (run := _labels_of_run(source)) is None:
+        return ""
+    try:
+        mapping = _of_run(run, labels)
+    except ConfigError:
+        return ""
+    differences = {
+        "the order of the classes": mapping.rows != list(range(labels.outputs)),
+        "the spelling of the classes": (run.names, run.values) != (labels.names, labels.values),
+        "the unit of the scores": (run.mean, run.std) != (labels.mean, labels.std),
+        "the number of texts of an example": run.pairs != labels.pairs,
+    }
+    return next((what for what, differs in differences.items() if differs), "")
 
 
 def teacher_mapping(source: ModelSource, labels: Labels, teacher: str) -> HeadMapping:
@@ -49,6 +69,11 @@ def teacher_mapping(source: ModelSource, labels: Labels, teacher: str) -> HeadMa
         kinds = ["single texts", "pairs of texts"]
         what = f"{owner} reads {kinds[run.pairs]}, but the data are {kinds[labels.pairs]}"
         raise ConfigError(what, "choose another teacher")
+    return _of_run(run, labels, owner, hint)
+
+
+def _of_run(run: Labels, labels: Labels, owner: str = _OWNER, hint: str = _HINT) -> HeadMapping:
+    """Return how the outputs of a run's head become those of some labels, as `_mapping` does."""
     problem = PROBLEM_TYPES.get(run.task, run.task)
     mapping = _mapping(FineTunedHead(run.outputs, run.names, problem), labels, owner, hint)
     if run.task == REGRESSION:  # Both models predict standardized numbers.
@@ -72,7 +97,7 @@ def _mapping(
     Args:
       owner, hint: What has the head, and advice, for errors.
     """
-    problem = PROBLEM_TYPES[labels.task]
+    problem = PROBLEM_TYPES.get(labels.task, labels.task)
     if head.problem_type not in (None, problem) or (
         # transformers takes a head with one output for regression unless it says otherwise.
         head.problem_type is None and head.outputs == 1 and labels.task == CLASSIFICATION

@@ -125,7 +125,8 @@ def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
     """Return the `Labels` of a regression, with mean and standard deviation of a table's labels."""
     values = np.array(scores_in(tsv, table))
     mean, std = float(values.mean()), float(values.std())
-    if not std > 0:
+    # The mean of equal numbers may differ from them by a rounding error.
+    if np.ptp(values) == 0 or not std > 0:
         what = f"every row has the label {values[0]:g}"
         raise InputError(what, "check the label column", path=tsv)
     return Labels([], [], pairs, REGRESSION, mean, std)

@@ -98,24 +98,25 @@ class TokenClassification:
         """Return the scores that every evaluation contains.
 
         Besides the `metrics`: `entity_precision` and `entity_recall`; the number of `words`, and
-        of `unread_words` that were truncated and count as `O`.
+        of `unread_words` that were truncated and count as `O`. If no tag is `O`, the scores of
+        words leave them out.
 
         Args:
           logits: Logits [sentences, words read, tags]; NaN after the last word that is read.
           labels: Tags [sentences, words], `NO_TAG` after the last word.
         """
-        tagged, predicted = labels != NO_TAG, self._predicted(logits, labels)
-        rows, tags = self._words(logits, labels)
-        of_words = self._of_words.scores(rows, tags) if len(tags) else {"loss": math.nan}
+        words, (read, tags) = int((labels != NO_TAG).sum()), self._words(logits, labels)
+        scored, wanted = self._scored_words(logits, labels)
+        of_words = self._of_words.scores(scored, wanted) if len(wanted) else {"accuracy": math.nan}
         result = {
             "examples": len(labels),
-            "words": int(tagged.sum()),
-            "unread_words": int(tagged.sum()) - len(tags),
-            "accuracy": float(np.mean(predicted[tagged] == labels[tagged])),
+            "words": words,
+            "unread_words": words - len(tags),
+            "accuracy": of_words["accuracy"],
+            "loss": self._of_words.mean_loss(read, tags) if len(tags) else math.nan,
         }
         if self.scheme:
-            summary = _summary(self._entity_counts(predicted, labels))
-            return result | {"loss": of_words["loss"]} | summary
+            return result | _summary(self._entity_counts(self._predicted(logits, labels), labels))
         return of_words | result
 
     def report(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -125,10 +126,11 @@ class TokenClassification:
         """
         of_words = self._of_words.report(*self._words(logits, labels))
         result, names = self.scores(logits, labels), self.labels.names
-        if self.scheme is None:
-            return of_words | result | {"confusion_classes": names}
         calibration = ("temperature", "expected_calibration_error", "reliability")
         result |= {name: of_words[name] for name in calibration}
+        if self.scheme is None:
+            of_words = self._of_words.report(*self._scored_words(logits, labels))
+            return of_words | result | {"confusion_classes": names}
         counts = self._entity_counts(self._predicted(logits, labels), labels)
         types = [split_tag(name)[1] or OUTSIDE for name in names]
         kinds = sorted({*types, OUTSIDE}, key=lambda kind: (kind != OUTSIDE, kind))
@@ -239,6 +241,19 @@ class TokenClassification:
         tags = labels[:, : own.shape[1]]
         read = (tags != NO_TAG) & ~np.isnan(own[..., 0])
         return own[read], tags[read]
+
+    def _scored_words(
+        self, logits: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the predicted tags [words, tags], one-hot, and the tags [words] of scored words.
+
+        Words that are not read are predicted as `O`; if no tag is `O`, they are left out.
+        """
+        names, predicted = self.labels.names, self._predicted(logits, labels)
+        if OUTSIDE in names:
+            predicted[predicted == NO_TAG] = names.index(OUTSIDE)
+        scored = (labels != NO_TAG) & (predicted != NO_TAG)
+        return np.eye(len(names), dtype=np.float32)[predicted[scored]], labels[scored]
 
     def _tags(self, numbers: np.ndarray, labels: np.ndarray) -> Iterator[list[str]]:
         """Yield the names of the tags of each sentence; `O` for words that are not read."""

@@ -40,6 +40,8 @@ class Started:
       pretrained_run: Name of the run whose best checkpoint provides the weights; None if the
         weights come from elsewhere.
       pretrained_head: Whether that checkpoint also provides the head.
+      head_difference: If the head is random although `keep_head` would keep that of the run, what
+        differs between the labels of the run and those of the data; otherwise empty.
       best_by: Metric that selects the best checkpoint.
       learning_rate: Peak learning rate.
       default_rate: Whether it is the default for this model.
@@ -67,6 +69,7 @@ class Started:
     pretrained_pooler: bool = True
     pretrained_run: str | None = None
     pretrained_head: bool = False
+    head_difference: str = ""
     best_by: str = "accuracy"
     learning_rate: float = math.nan
     default_rate: bool = False

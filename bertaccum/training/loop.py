@@ -23,6 +23,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.record import read_record
 from bertaccum.system.progress import tell
 from bertaccum.system.stopping import StoppedEarlyError
+from bertaccum.tasks.head_mapping import head_difference
 from bertaccum.training.checkpoints import CUT, Checkpoints, Position
 from bertaccum.training.dev_evaluator import DevEvaluator
 from bertaccum.training.events import (
@@ -257,6 +258,7 @@ class Run:
             pretrained_pooler=source.has_pooler,
             pretrained_run=source.name if source.of_run else None,
             pretrained_head=inputs.head is not None,
+            head_difference="" if inputs.head else head_difference(source, inputs.labels),
             best_by=self.setup.best_by,
             learning_rate=(rate := self.setup.config.learning_rate or math.nan),
             default_rate=rate == default_learning_rate(source),

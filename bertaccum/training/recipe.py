@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import tf_keras
 from official.modeling.optimization import lr_schedule
 from official.nlp.optimization import WarmUp
@@ -57,6 +58,9 @@ def build_model(
         model = build_task_model(config, encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
             _load_run(model, config, source, outputs, head is not None)
+            if head is not None and head != HeadMapping(list(range(outputs))):
+                layer = model.get_layer(HEAD_LAYER).out_proj
+                _set_head(layer, layer.kernel.numpy(), layer.bias.numpy(), head)
         elif source.checkpoint is not None and config.predicts_masked:
             assert source.format is not None
             load_masked_head(model.head.weights, source.format, source.checkpoint)
@@ -109,7 +113,14 @@ def _load_head(
             "omit `keep_head` for a random head, or choose other data",
             path=checkpoint,
         )
-    layer.kernel.assign(kernel[head.rows].T / head.std)
+    _set_head(layer, kernel.T, bias, head)
+
+
+def _set_head(
+    layer: tf_keras.layers.Dense, kernel: np.ndarray, bias: np.ndarray, head: HeadMapping
+) -> None:
+    """Set a layer to a checkpoint's head: its kernel [hidden, outputs] and its bias [outputs]."""
+    layer.kernel.assign(kernel[:, head.rows] / head.std)
     layer.bias.assign((bias[head.rows] - head.mean) / head.std)
 
 

@@ -83,6 +83,7 @@ def test_special_tokens_are_known_words(tmp_path: Path) -> None:
         ("two words\n", "row 1: 'two words' is 2 words"),
         ("\u0301\n", "row 1: '\u0301' is 0 words"),
         (f"{'x' * 201}\n", "row 1: has a word of more than 200 characters; remove it"),
+        (f"a\n{'ж' * 129}\n", "row 2: has a word of more than 256 bytes; remove it"),
         ("\n\n", "words.txt: contains no words; write one word per line"),
     ],
 )
@@ -91,6 +92,13 @@ def test_bad_lines_are_refused(tmp_path: Path, content: str, said: str) -> None:
     with pytest.raises(InputError) as error:
         read_words(tmp_path / "words.txt", VOCABULARY)
     assert said in str(error.value)
+
+
+def test_longest_words_are_added(tmp_path: Path) -> None:
+    word = "ж" * 128
+    (tmp_path / "words.txt").write_text(word)
+    extended, _ = with_words(VOCABULARY, read_words(tmp_path / "words.txt", VOCABULARY))
+    assert tokens(extended, f"{word.upper()} a") == [word, "a"]
 
 
 def test_too_many_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -131,15 +134,66 @@ def test_each_setting_follows_the_rules(shared: Path, cleaning: dict[str, bool])
 
 def test_tokenizer_is_saved_as_a_graph(shared: Path, tmp_path: Path) -> None:
     vocabulary = dataclasses.replace(google(shared, "cased"), split_chinese=False)
+    tokenizer, texts = saved(vocabulary, tmp_path), tf.constant(drawn_texts(200))
+    again = tf.saved_model.load(str(tmp_path)).ids(texts)
+    np.testing.assert_array_equal(again, tokenizer.pieces(texts).to_tensor(-1))
+
+
+def saved(vocabulary: Vocabulary, folder: Path) -> Tokenizer:
+    """Save a graph that returns the IDs of texts, and return its tokenizer."""
     tokenizer, module = Tokenizer(Tokenization(vocabulary, 128)), tf.Module()
     module.ids = tf.function(
         lambda texts: tokenizer.pieces(texts).to_tensor(-1),
         input_signature=[tf.TensorSpec([None], tf.string)],
     )
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    texts = tf.constant(drawn_texts(200))
-    again = tf.saved_model.load(str(tmp_path / "saved")).ids(texts)
-    np.testing.assert_array_equal(again, tokenizer.pieces(texts).to_tensor(-1))
+    tf.saved_model.save(module, str(folder))
+    return tokenizer
+
+
+# Prints what the op makes of a capital by itself, and the IDs of a tokenizer and of a saved graph.
+IN_LOCALE = """
+import json, sys
+import tensorflow as tf
+from bertaccum.bert.tokenization import Tokenization
+from bertaccum.bert.tokenizer import Tokenizer
+from bertaccum.bert.vocabulary import Vocabulary
+capital, texts, vocabulary, folder = json.load(sys.stdin)
+own = Tokenizer(Tokenization(Vocabulary(**vocabulary), 128)).pieces(tf.constant(texts))
+graph = tf.saved_model.load(folder).ids(tf.constant(texts))
+lowered = tf.strings.lower(capital, encoding="utf-8").numpy().decode()
+print(json.dumps([lowered, own.to_tensor(-1).numpy().tolist(), graph.numpy().tolist()]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("language", "capital", "lowered", "strip_accents"),
+    [
+        ("tr_TR.UTF-8", "I", "\u0131", True),
+        pytest.param("lt_LT.UTF-8", "Ì", "i\u0307\u0300", False, marks=pytest.mark.slow),
+    ],
+)
+def test_ids_do_not_depend_on_the_language_of_the_environment(
+    tmp_path: Path, language: str, capital: str, lowered: str, strip_accents: bool
+) -> None:
+    texts = ["I LOVE THIS, It IS", "İstanbul I\u0307 IŞIK", "Ì Í Ĩ JĮ Į\u0301 J\u0301 I\u0301"]
+    letters = {letter for text in texts for letter in text.lower() if letter not in " ,"}
+    pieces = [*letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = Vocabulary([*SPECIAL_TOKENS, ",", *pieces], strip_accents=strip_accents)
+    saved(vocabulary, tmp_path)
+    others = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_LOCALE],
+        input=json.dumps([capital, texts, dataclasses.asdict(vocabulary), str(tmp_path)]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=others | {"LANG": language},
+    )
+    op, *found = json.loads(done.stdout)
+    assert op == lowered  # Otherwise, this test could not fail.
+    expected = tf.ragged.constant(plain_tokenizer.ids(texts, vocabulary)).to_tensor(-1)
+    for ids in found:
+        np.testing.assert_array_equal(ids, expected)
 
 
 def test_added_entries_are_matched_before_words_are_split() -> None:

@@ -125,10 +125,59 @@ def test_more_added_tokens_than_any_tokenizer_has_are_refused(tmp_path: Path) ->
 
 def test_other_normalizers_are_refused(tmp_path: Path) -> None:
     path = folder_of(tmp_path, LOWER, tokenizer={"normalizer": {"type": "Sequence"}})
-    with pytest.raises(InputError, match="its normalizer is a Sequence, expected BertNormalizer"):
+    with pytest.raises(InputError, match="has the normalizer Sequence, expected BertNormalizer"):
         read_tokenizer(path)
     folder_of(tmp_path, LOWER, tokenizer_config={"do_lower_case": False})
     assert not read_tokenizer(path).lower_case
+
+
+BERT = {"type": "BertNormalizer", "lowercase": False, "handle_chinese_chars": False}
+PRE = {"type": "BertPreTokenizer"}
+
+
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_classes_of_any_tokenizer_do_what_tokenizer_json_says(tmp_path: Path, kind: str) -> None:
+    """As in transformers, the settings beside it have no effect."""
+    settings = {"do_lower_case": True, "strip_accents": True, "tokenize_chinese_chars": True}
+    path = folder_of(
+        tmp_path,
+        LOWER,
+        tokenizer={"normalizer": BERT, "pre_tokenizer": PRE},
+        tokenizer_config={"tokenizer_class": kind, **settings},
+    )
+    found = read_tokenizer(path, "uncased")
+    assert (found.lower_case, found.strip_accents, found.split_chinese) == (False, False, False)
+    folder_of(tmp_path, LOWER, tokenizer_config={"tokenizer_class": "BertTokenizer", **settings})
+    assert read_tokenizer(path).lower_case
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"normalizer": None, "pre_tokenizer": PRE}, "has no normalizer, expected BertNormalizer"),
+        ({"pre_tokenizer": PRE}, "has no normalizer, expected BertNormalizer"),
+        ({"normalizer": BERT, "pre_tokenizer": None}, "has no pre_tokenizer, expected BertPreTok"),
+        ({"normalizer": {"type": "Sequence"}, "pre_tokenizer": PRE}, "has the normalizer Sequence"),
+    ],
+)
+def test_tokenizer_json_that_is_not_of_bert_is_refused(
+    tmp_path: Path, parts: dict[str, Any], message: str
+) -> None:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}
+    path = folder_of(tmp_path, LOWER, tokenizer=parts, tokenizer_config=settings)
+    with pytest.raises(InputError, match=message):
+        read_tokenizer(path)
+
+
+def test_entry_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    word = "ж" * 129
+    path = folder_of(tmp_path, ["a", f"##{word[1:]}", word])
+    with pytest.raises(InputError, match=r"row 8: has the entry ж{20}… of more than 256 bytes"):
+        read_tokenizer(path)
+    # Added tokens are not entries of the op.
+    folder_of(tmp_path, ["a", f"##{word[1:]}", word], added_tokens={word: 7})
+    tokenizer = Tokenizer(Tokenization(read_tokenizer(path), 8))
+    assert tokenizer.pieces(tf.constant([f"a {word}"])).to_list() == [[5, 7]]
 
 
 def test_written_files_are_read_back(tmp_path: Path) -> None:

@@ -190,18 +190,23 @@ def test_summary_of_a_run_names_the_best_metric(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("event", "said"),
     [
-        (True, "encoder and head from the best checkpoint of run first"),
+        ({"pretrained_head": True}, "encoder and head from the best checkpoint of run first"),
         (
-            False,
+            {},
             "encoder from the best checkpoint of run first; the head is random, because the run has"
             " none for these labels",
         ),
+        (
+            {"head_difference": "the unit of the scores"},
+            "encoder from the best checkpoint of run first; the head is random, because the unit of"
+            " the scores differs; --keep-head keeps it",
+        ),
     ],
 )
-def test_start_line_names_the_run_of_the_initial_weights(head: bool, said: str) -> None:
-    start = dataclasses.replace(STARTED, pretrained_run="first", pretrained_head=head)
+def test_start_line_names_the_run_of_the_initial_weights(event: dict[str, Any], said: str) -> None:
+    start = dataclasses.replace(STARTED, pretrained_run="first", **event)
     assert sentences.started(start).splitlines()[0] == f"bert-tiny: 1,000 parameters, {said}"
 
 

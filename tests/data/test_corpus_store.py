@@ -180,6 +180,38 @@ def test_single_document_is_refused(tmp_path: Path) -> None:
         opened(written(tmp_path / "a.txt", [[5, 6, 7]]))
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["ก ข", "ค ง"], r"the texts to train on have no piece .* \[UNK\]; choose a model whose"),
+        (["ก", "w1", "w2", "w3"], "the texts that are held back have no piece .*; raise `dev_fr"),
+        (["\u200b", "w1", "w2", "w3"], "the texts that are held back have no piece"),
+        (["w1", "ก", "ข"], "the texts to train on have no piece"),
+        (["w1", "\u200b"], "only one document"),
+    ],
+)
+def test_texts_of_which_nothing_can_be_masked_are_refused(
+    tmp_path: Path, cache: Path, lines: list[str], message: str
+) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=f"a.txt: .*{message}"):
+        opened(find_corpus([tmp_path / "a.txt"]))
+    assert list(cache.glob("tokens/*")) == []
+    if len(lines) == 4:  # Now the last document is held back as well.
+        _, dev = opened(find_corpus([tmp_path / "a.txt"]), dev_fraction=0.5)
+        assert VOCABULARY.entries.index("w3") in dev.token_ids
+
+
+@pytest.mark.parametrize(("line", "noted"), [("w1 w2 w3 ก", True), ("w1 " * 19 + "ก", False)])
+def test_many_unknown_tokens_are_noted(tmp_path: Path, line: str, noted: bool) -> None:
+    (tmp_path / "a.txt").write_text(f"{line}\n" * 3)
+    notes = Notes()
+    open_corpus(find_corpus([tmp_path / "a.txt"]), Tokenization(VOCABULARY, 16), notes)
+    found = [note for note in notes.lines if "[UNK]" in note]
+    said = "25% of the tokens to train on are [UNK]; choose a model whose vocabulary has their"
+    assert found == ([f"{said} characters"] if noted else [])
+
+
 def test_ways_to_read_documents_are_noted(tmp_path: Path) -> None:
     notes = Notes()
     read = written(tmp_path / "a.txt", documents_of(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_words_with_the_same_frequency_are_sorted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("pains\nabb\npainb\nab\n")
     corpus = find_corpus([tmp_path / "a.txt"])
     assert frequent_split_words(corpus, VOCABULARY, 9, silent) == ["ab", "abb", "painb", "pains"]
+
+
+def test_words_that_are_too_long_for_an_entry_are_left_out(tmp_path: Path) -> None:
+    words = ["a" + "b" * count for count in (257, 256, 255, 1)]
+    (tmp_path / "a.txt").write_text("\n".join(words))
+    vocabulary = dataclasses.replace(VOCABULARY, longest_word=300)
+    corpus = find_corpus([tmp_path / "a.txt"])
+    assert frequent_split_words(corpus, vocabulary, 9, silent) == ["ab", "a" + "b" * 255]
 
 
 def test_rare_words_are_forgotten(read: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,13 @@ def test_cells_are_read_exactly() -> None:
     assert scores_in(Path("x"), table("0.1", "-2", "3e-2", " 4.5 ")) == [0.1, -2, 0.03, 4.5]
 
 
+@pytest.mark.parametrize("cell", ["3", "0.1", "4.2"])
+def test_labels_that_are_all_equal_are_refused(cell: str) -> None:
+    """The mean of some numbers has a rounding error, and so has their deviation."""
+    with pytest.raises(InputError, match=f"x: every row has the label {cell}; check the label col"):
+        regression_labels(Path("x"), table(*[cell] * 7), pairs=False)
+
+
 def test_standardization_is_that_of_train() -> None:
     """The labels of other splits keep their unit, whatever their own mean is."""
     labels = regression_labels(Path("x"), table("1", "5"), pairs=False)

@@ -67,6 +67,31 @@ def test_tags_without_a_scheme_are_classes_of_words() -> None:
     assert "entity_f1" not in found
 
 
+@pytest.mark.parametrize(("names", "scheme"), [(["O", "B-X"], "BIO"), (["O", "X"], None)])
+def test_words_that_are_not_read_count_as_outside(names: list[str], scheme: str | None) -> None:
+    """The scores of words agree with each other, whatever the tags of unread words are."""
+    inside = names[1]
+    labels = padded([f"O {inside} O O O", f"{inside} O {inside}"], names)
+    predicted = padded([f"O {inside}", f"{inside} O"], names)
+    found = task(names, scheme).report(logits(predicted, 2), labels)
+    assert (found["words"], found["unread_words"], found["accuracy"]) == (8, 4, 7 / 8)
+    assert found["confusion_matrix"] == [[5, 0], [1, 2]]
+    if scheme is None:
+        assert (found["majority_class"], found["majority_accuracy"]) == ("O", 5 / 8)
+        assert found["macro_f1"] == pytest.approx((10 / 11 + 4 / 5) / 2)
+    assert found["loss"] == pytest.approx(np.log(np.exp(3) + 1) - 3, rel=1e-6)
+    assert sum(row["examples"] for row in found["reliability"]) == 4
+
+
+def test_words_that_are_not_read_are_left_out_if_no_tag_is_outside() -> None:
+    names = ["NN", "VB"]
+    labels, predicted = padded(["NN VB VB VB"], names), padded(["NN VB"], names)
+    found = task(names, None).report(logits(predicted, 2), labels)
+    assert (found["words"], found["unread_words"], found["accuracy"]) == (4, 2, 1)
+    assert (found["majority_accuracy"], found["macro_f1"]) == (1 / 2, 1)
+    assert found["confusion_matrix"] == [[1, 0], [0, 1]]
+
+
 def test_mistakes_are_the_surest_wrong_tags() -> None:
     found = task().mistakes(logits(PREDICTED, 4), LABELS, 5)
     assert [(one["index"], one["word"], one["label"], one["prediction"]) for one in found] == [

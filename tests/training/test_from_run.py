@@ -21,6 +21,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import silent
+from bertaccum.tasks.head_mapping import head_difference
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
@@ -114,12 +115,34 @@ def test_other_classes_load_the_encoder_only(begun: Begun, labels: Labels) -> No
     config = config_of(begun)
     source, what = run_inputs(config, labels)
     assert what.head is None
-    with pytest.raises(ConfigError, match=r"the head of `init_checkpoint` has the labels \("):
+    with pytest.raises(ConfigError, match=r"head of `init_checkpoint` has .* \(bad, good\), but"):
         run_inputs(dataclasses.replace(config, keep_head=True), labels)
     model = build_model(config, source, len(labels.values), what.head)
     for ours, theirs in zip(model.weights[:-2], begun.model.weights[:-2], strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert np.abs(model.weights[-2]).max() < 0.1 < np.abs(begun.model.weights[-2]).max()
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows", "differs"),
+    [
+        (Labels(["0", "1"], ["Good", "bad"]), [1, 0], "the order of the classes"),
+        (Labels(["bad", "good"], ["bad", "good"]), [0, 1], "the spelling of the classes"),
+        (dataclasses.replace(LABELS, pairs=True), [0, 1], "the number of texts of an example"),
+    ],
+)
+def test_head_of_the_same_classes_is_kept_on_request(
+    begun: Begun, labels: Labels, rows: list[int], differs: str
+) -> None:
+    config = config_of(begun, keep_head=True)
+    source, what = run_inputs(config, labels)
+    model = build_model(config, source, 2, what.head)
+    *encoder, kernel, bias = (weight.numpy() for weight in begun.model.weights)
+    expected = [*encoder, kernel[:, rows], bias[rows]]
+    for ours, theirs in zip(model.weights, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert run_inputs(config_of(begun), labels)[1].head is None
+    assert head_difference(source, labels) == differs
 
 
 @pytest.mark.parametrize(

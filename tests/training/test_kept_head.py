@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from small import scatter, write_small_task
+from teaching import make_teacher
 
 from bertaccum import api
 from bertaccum.bert.encoder import build_encoder
@@ -29,7 +31,7 @@ from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
-from bertaccum.tasks.head_mapping import head_mapping
+from bertaccum.tasks.head_mapping import head_difference, head_mapping
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.recipe import build_model
 
@@ -128,6 +130,23 @@ def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:
     np.testing.assert_allclose(ours(inputs) * 2 + 3, model(inputs), rtol=1e-5, atol=1e-5)
     plain = find_model(TrainConfig(init_checkpoint="theirs", max_seq_length=16), silent)
     assert head_mapping(plain, SCORES, False) is None
+
+
+def test_scores_of_a_run_are_in_the_unit_of_the_labels(tmp_path: Path) -> None:
+    before = dataclasses.replace(SCORES, mean=-1.0, std=0.5)
+    run = make_teacher(tmp_path / "run", before)
+    config = TrainConfig(init_checkpoint=str(run), keep_head=True, max_seq_length=16)
+    source = find_model(config, silent)
+    ours = build_model(config, source, 1, head_mapping(source, SCORES, True))
+    theirs = build_model(config, source, 1, head_mapping(source, before, True))
+    ids = tf.constant([[2, 6, 8, 3], [2, 5, 3, 0]])
+    inputs = encoder_inputs(ids, tf.cast(ids > 0, tf.int32))
+    np.testing.assert_allclose(ours(inputs) * 2 + 3, theirs(inputs) * 0.5 - 1, rtol=1e-5, atol=1e-5)
+    assert head_mapping(source, SCORES, False) is None
+    assert head_difference(source, SCORES) == "the unit of the scores"
+    assert head_difference(source, KINDS) == head_difference(source, before) == ""
+    with pytest.raises(ConfigError, match="has the problem_type regression, but the data are clas"):
+        head_mapping(source, KINDS, True)
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,7 @@ def test_added_words_begin_as_the_mean_of_their_pieces(
         (b"\n \n", {}, "contains no text"),
         (b"caf\xe9\nfood\n", {}, "row 1: byte 0xe9 at position 4 is not UTF-8"),
         (b"caf\xe9\nfood\n", {"encoding": "latin-1", "documents": "empty-line"}, "only one doc"),
+        ("ก\nข\n".encode(), {}, r"the texts to train on have no piece .* except \[UNK\]; choose"),
         (b"food\nfood\n", {"text": "missing.txt"}, "there is no such file"),
         (b"food\nfood\n", {"text": " "}, "`text` is empty"),
         (b"food\nfood\n", {"text": None}, "`text` is missing"),

@@ -203,13 +203,13 @@ def _teacher(event: Started) -> str:
 def _weights(event: Started) -> str:
     """Return a description of the initial weights."""
     if event.pretrained_run is not None:
-        parts = "encoder and head" if event.pretrained_head else "encoder"
-        head = (
-            ""
-            if event.pretrained_head
-            else "; the head is random, because the run has none for these labels"
-        )
-        return f"{parts} from the best checkpoint of run {event.pretrained_run}{head}"
+        origin = f"from the best checkpoint of run {event.pretrained_run}"
+        if event.pretrained_head:
+            return f"encoder and head {origin}"
+        why = "the run has none for these labels"
+        if event.head_difference:
+            why = f"{event.head_difference} differs; --keep-head keeps it"
+        return f"encoder {origin}; the head is random, because {why}"
     if not event.pretrained:
         return "random weights, not pretrained"
     pooler = "" if event.pretrained_pooler else ", except for the pooler, which is random"
