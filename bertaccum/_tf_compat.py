@@ -21,6 +21,7 @@ from tensorflow.python.client import device_lib
 from tensorflow.python.distribute import collective_all_reduce_strategy, multi_worker_util
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
+from tf_keras.src.optimizers import utils as optimizer_utils
 from tf_keras.src.optimizers.optimizer import CallableList
 
 CHECKED_WITH = {"tensorflow": "2.20.0", "tf_keras": "2.20.1"}
@@ -112,6 +113,14 @@ def is_wrapped_by_loss_scale(optimizer: tf_keras.optimizers.Optimizer) -> bool:
     `LossScaleOptimizer` sets `_is_wrapped_by_loss_scale_optimizer` on its inner optimizer.
     """
     return getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
+
+
+def check_gradients(grads_and_vars: list[Any]) -> None:
+    """Raise ValueError if no variable has a gradient, and warn of variables without one.
+
+    Relies on `filter_empty_gradients`, which `apply_gradients` of every optimizer calls.
+    """
+    optimizer_utils.filter_empty_gradients(grads_and_vars)
 
 
 def trackable_children(optimizer: Any, inner: Any, save_type: str, **kwargs: Any) -> dict[str, Any]:

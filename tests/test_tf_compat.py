@@ -181,6 +181,13 @@ def test_set_weights_needs_a_built_optimizer() -> None:
     assert float(bare.variables[0]) == 2.0
 
 
+def test_missing_gradients_are_found() -> None:
+    _tf_compat.check_gradients([])
+    _tf_compat.check_gradients([(tf.constant(1.0), tf.Variable(1.0)), (None, tf.Variable(1.0))])
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        _tf_compat.check_gradients([(None, tf.Variable(1.0))])
+
+
 def test_checkpoints_include_variables_created_later() -> None:
     outer, inner = tf_keras.optimizers.SGD(), tf_keras.optimizers.SGD()
     before = _tf_compat.trackable_children(outer, inner, "checkpoint")

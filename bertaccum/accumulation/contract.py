@@ -6,6 +6,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from bertaccum.system.phrases import counted, listed
@@ -208,6 +209,13 @@ def loss_scale_outside() -> ValueError:
     )
 
 
+def arguments_of_loss_weight(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return `y`, `y_pred` and `sample_weight` from the arguments of `compute_loss`."""
+    names = ("x", "y", "y_pred", "sample_weight")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return [given.get(name) for name in names[1:]]
+
+
 def ignored_loss_weight(model_class: type) -> ValueError:
     """Return the error for a train_step that does not use the `loss_weight`."""
     return ValueError(
@@ -258,25 +266,44 @@ def warn_of_unknown_divisor(loss_name: str) -> None:
     )
 
 
+# Values that losses have returned in this context. Each replica is a thread, and has its own list.
+_RETURNED: ContextVar[list[Any]] = ContextVar("returned")
+
+
+class _Recorder:
+    """Stands for the `call` of a loss, and appends what it returns to `_RETURNED`.
+
+    The replicas share it: if the loss communicates, each of them waits in its call for the others.
+    """
+
+    def __init__(self, loss: Any) -> None:
+        self.call, self.own, self.users = loss.call, vars(loss).get("call"), 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self.call(*args, **kwargs)
+        _RETURNED.get([]).append(value)
+        return value
+
+
 @contextmanager
 def recorded_values(loss: Any) -> Iterator[list[Any]]:
-    """Return a list to which the `call` of a loss appends what it returns, before the mean."""
-    returned: list[Any] = []
-    call, attributes = loss.call, vars(loss)
-    before = attributes.get("call")
-
-    def recording(*args: Any, **kwargs: Any) -> Any:
-        returned.append(call(*args, **kwargs))
-        return returned[-1]
-
-    # In the dictionary, because a class may do more when an attribute is set.
-    attributes["call"] = recording
+    """Return a list to which the `call` of a loss appends what it returns here, before the mean."""
+    attributes, returned = vars(loss), list[Any]()
+    recorder = attributes.get("call")
+    if not isinstance(recorder, _Recorder):
+        # In the dictionary, because a class may do more when an attribute is set.
+        attributes["call"] = recorder = _Recorder(loss)
+    recorder.users += 1
+    token = _RETURNED.set(returned)
     try:
         yield returned
     finally:
-        del attributes["call"]
-        if before is not None:
-            attributes["call"] = before
+        _RETURNED.reset(token)
+        recorder.users -= 1
+        if not recorder.users:
+            del attributes["call"]
+            if recorder.own is not None:
+                attributes["call"] = recorder.own
 
 
 def warn_of_changing_state(names: Sequence[str]) -> None:

@@ -29,6 +29,11 @@ def innermost(optimizer: tf_keras.optimizers.Optimizer) -> tf_keras.optimizers.O
     return optimizer.inner_optimizer if is_scaled(optimizer) else optimizer
 
 
+def scale(optimizer: tf_keras.optimizers.Optimizer) -> Any:
+    """Return the factor of the scaled loss, a scalar; None without a loss scale."""
+    return optimizer.loss_scale if is_scaled(optimizer) else None
+
+
 def unscaling(optimizer: tf_keras.optimizers.Optimizer) -> Any:
     """Return the factor that unscales the gradients of the scaled loss, a scalar."""
     if not is_scaled(optimizer):

@@ -106,7 +106,7 @@ def has_values(loss: Any) -> bool:
 
 
 def weigh(
-    gradients: list[Gradient], first: tf.Tensor, loss_is_sum: bool
+    gradients: list[Gradient], first: tf.Tensor, loss_is_sum: bool, scale: tf.Tensor | None
 ) -> tuple[list[Gradient], tf.Tensor]:
     """Convert the gradients of a mean loss to gradients of a sum, and return them with a weight.
 
@@ -117,17 +117,21 @@ def weigh(
       gradients: Gradients of this replica's share of the mean loss.
       first: Whether this is the first micro-step of the window, a bool scalar.
       loss_is_sum: Whether the optimizer has seen that the loss is a sum.
+      scale: Loss scale by which the result is multiplied, a scalar; None for 1.
 
     Returns:
       The summed gradients and their weight, a float64 scalar.
     """
-    micro = _CURRENT.get()
+    micro, factor = _CURRENT.get(), None if scale is None else tf.cast(scale, tf.float64)
     is_sum = loss_is_sum or (micro is not None and micro.loss_is_sum)
     if micro is not None and not is_sum:
-        size = tf.cast(micro.size, tf.float64)
-        return [times(g, size * replicas_in_sync()) for g in gradients], size
-    weight = tf.cast(first, tf.float64) if is_sum else tf.ones([], tf.float64)
-    return gradients, weight / replicas_in_sync()
+        weight = tf.cast(micro.size, tf.float64)
+        summing = weight * replicas_in_sync()
+        factor = summing if factor is None else factor * summing
+    else:
+        weight = tf.cast(first, tf.float64) if is_sum else tf.ones([], tf.float64)
+        weight /= replicas_in_sync()
+    return gradients if factor is None else [times(g, factor) for g in gradients], weight
 
 
 class MeasuredLoss:

@@ -38,8 +38,8 @@ def accumulate_gradients(
       accumulation_steps: Number of micro-steps in a window: an integer, a variable, or a function
         of the update number.
       on_partial: Treatment of a partial window at the end of an epoch, before validation: `apply`
-        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` also drops
-        the partial window of an earlier, interrupted `fit`.
+        it, `carry` it over to the next epoch, or `drop` it. Except with `carry`, `fit` starts by
+        dropping any partial window, also of a loaded model.
       loss_weight: A function of `y`, `y_pred` and `sample_weight` that returns the divisor of
         the batch's loss, a scalar. It is needed only if a loss does not return one value per
         example, because the divisor of such a loss is unknown.
@@ -87,7 +87,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             _tf_compat.replace_losses(self.compiled_loss, MeasuredLoss, micro_batch.correction)
         with micro_batch.micro_batch(_length(data)) as current:
             results = super().train_step(data)
-        if not current.updates:
+        if not current.updates and self.trainable_variables:
             raise contract.none_accumulates(own_class(self))
         if self._accumulation.loss_weight and not current.weight_given:
             raise contract.ignored_loss_weight(own_class(self))
@@ -95,20 +95,19 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             traced_step.warn_of_changed_weights(self, start, current.updates)
         optimizers = [update.optimizer for update in current.updates]
         for loss in current.corrections:
-            loss.end_window(keep=optimizers[0].in_window)
+            loss.end_window(keep=bool(optimizers) and optimizers[0].in_window)
         self._seen_optimizers().update({id(o): o for o in optimizers})
         self._check_losses()
         return results
 
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None
-    ) -> Any:
-        """Compute the model's own loss, and note its divisor."""
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the model's own loss, which may have other arguments, and note its divisor."""
         loss_weight, current = self._accumulation.loss_weight, micro_batch.current()
         if loss_weight is not None and current is not None:
-            current.size = tf.convert_to_tensor(loss_weight(y, y_pred, sample_weight))
+            given = contract.arguments_of_loss_weight(args, kwargs)
+            current.size = tf.convert_to_tensor(loss_weight(*given))
             current.weight_given = True
-        loss = super().compute_loss(x, y, y_pred, sample_weight)
+        loss = super().compute_loss(*args, **kwargs)
         if current is not None:
             current.loss_is_sum = micro_batch.has_values(loss)
         return loss
@@ -166,6 +165,8 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
     def _get_optimizer(self, optimizer: Any) -> Any:
         # `compile` passes every optimizer to this hook; a WideDeepModel has a list of two.
+        # Forget the window and the state of an optimizer that is replaced.
+        self.__dict__.pop("_optimizers_seen", None)
         if checks.accumulates(self._accumulation.steps):  # Layers may have been unfrozen.
             checks.warn_of_batch_normalization(self, self._warned_of)
         return tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))

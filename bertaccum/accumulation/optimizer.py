@@ -117,7 +117,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Return the loss to differentiate: `loss` times the inner loss scale, if there is one.
 
-        The scale is constant within a window.
+        The scale is constant within a window. `accumulate` receives gradients of the scaled loss,
+        but `apply_gradients` those that `get_unscaled_gradients` returns.
         """
         return self.window.scale_loss(loss)
 
@@ -220,7 +221,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def compute_gradients(
         self, loss: Any, var_list: Any, tape: tf.GradientTape | None = None
     ) -> list[tuple[Gradient, tf.Variable]]:
-        """Return (gradient, variable) pairs of the loss, multiplied by the inner loss scale if any.
+        """Return (gradient, variable) pairs of the loss, without a loss scale.
 
         With a `LossScaleOptimizer`, each loss is divided by the number of micro-steps (rounded up
         to a power of two) before it is differentiated, and its gradients are multiplied by this
@@ -232,6 +233,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             micro.loss_is_sum = self._loss_is_sum  # The step may have taken a mean.
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
+        unscaling = loss_scaling.unscaling(self.inner)
 
         def share(loss: tf.Tensor) -> tf.Tensor:
             loss = self.scale_loss(loss)
@@ -243,7 +245,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             with tape if tape is not None else nullcontext():
                 loss = share(loss)
             pairs = super().compute_gradients(loss, var_list, tape)
-        return [(times(g, parts), v) for g, v in pairs] if scaled else pairs
+        return [(times(g, parts * unscaling), v) for g, v in pairs] if scaled else pairs
 
     def _power_of_two(self) -> tf.Tensor:
         # Division by a power of two is exact.
@@ -267,7 +269,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
         Args:
           grads_and_vars: (gradient, variable) pairs as `model.fit` computes them: of the mean
-            loss or, under a strategy, of this replica's share of it.
+            loss or, under a strategy, of this replica's share of it. They are unscaled, as for a
+            `LossScaleOptimizer`.
           name: Ignored.
           skip_gradients_aggregation: Reserved for a `LossScaleOptimizer` around this optimizer.
           **kwargs: Other keyword arguments of Keras' method.
@@ -276,9 +279,13 @@ class AccumulatingOptimizer(DelegatingOptimizer):
           `iterations`, the number of updates.
 
         Raises:
-          ValueError: If called outside of a replica or with gradients that are already reduced.
+          ValueError: If called outside of a replica, without any gradient, or with gradients that
+            are already reduced.
         """
         pairs = list(grads_and_vars)
+        if not pairs:  # As in Keras: all layers are frozen.
+            return self.iterations
+        _tf_compat.check_gradients(pairs)
         micro_batch.check_function()
         micro = micro_batch.current()
         with traced_step.update(self, pairs, micro.updates if micro else None):
@@ -297,7 +304,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         window = self.window
         first = tf.equal(window.step, 1)
         gradients = window.in_order(pairs)
-        weighed, weight = micro_batch.weigh(gradients, first, self._loss_is_sum)
+        # The window contains gradients of the scaled loss, as `accumulate` receives them.
+        scale = loss_scaling.scale(self.inner)
+        weighed, weight = micro_batch.weigh(gradients, first, self._loss_is_sum, scale)
         if self._at_once:
             window.apply_once(weighed, weight)
             return
@@ -370,5 +379,6 @@ class ScalingAccumulatingOptimizer(AccumulatingOptimizer, loss_scaling.LossScale
     get_scaled_loss = AccumulatingOptimizer.scale_loss
 
     def get_unscaled_gradients(self, grads: list[Gradient]) -> list[Gradient]:
-        """Return the gradients unchanged: `apply` unscales them once per window."""
-        return grads
+        """Return the gradients without the loss scale, as `apply_gradients` expects them."""
+        unscaled: list[Gradient] = self.inner.get_unscaled_gradients(grads)
+        return unscaled

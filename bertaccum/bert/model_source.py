@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.vocabulary import Vocabulary
+from bertaccum.errors import InputError
 from bertaccum.system.files import json_digest, sha256
 
 
@@ -141,11 +143,17 @@ class ModelSource:
             return None
         return self.checkpoint.with_name(self.checkpoint.name + self.format.identity_suffix)
 
-    @property
+    @cached_property
     def weights_digest(self) -> str | None:
-        """A digest of the pretrained weights; None for random weights."""
+        """A digest of the pretrained weights, read once; None for random weights."""
         first = self.identity_file
         if first is None or self.checkpoint is None or self.format is None:
             return None
         digests = [sha256(file) for file in (first, *self.format.shards(self.checkpoint))]
         return digests[0] if len(digests) == 1 else json_digest(digests)
+
+    def check_digest(self, expected: str | None) -> None:
+        """Raise InputError if the weights have another digest: a run may replace its best ones."""
+        if self.weights_digest != expected:
+            what = "the run saved a better model meanwhile" if self.of_run else "changed meanwhile"
+            raise InputError(what, "run the command again", path=self.checkpoint)

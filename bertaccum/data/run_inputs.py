@@ -43,6 +43,7 @@ class Teacher:
     # How its outputs become those of the model; None without `config`.
     mapping: HeadMapping | None = None
     pinned: str | None = None  # Its name and commit on the Hugging Face Hub, if it is there.
+    weights_digest: str | None = None  # Digest of its weights; None without `config`.
 
 
 @dataclass(frozen=True)

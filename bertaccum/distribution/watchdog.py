@@ -51,8 +51,7 @@ class Watch:
         self._topology, self._doing, self._since = topology, "starting", time.monotonic()
         self._peers: list[tuple[str, int]] = []
         if topology.workers > 1:
-            self._server = socketserver.ThreadingTCPServer(("", 0), self._answer)
-            self._server.daemon_threads = True
+            self._server = _Server(("", 0), self._answer)
             threading.Thread(target=self._server.serve_forever, daemon=True).start()
             ports = all_gather(topology, self._server.server_address[1])
             hosts = [address.rsplit(":", 1)[0].strip("[]") for address in topology.addresses]
@@ -125,6 +124,18 @@ class Watch:
         """Say what this worker is doing; the server calls this method for each question."""
         said = {"doing": self._doing, "seconds": time.monotonic() - self._since}
         connection.sendall(json.dumps(said).encode())
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """A server that listens at the IPv4 and IPv6 addresses of this machine."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
 
 def _ask(host: str, port: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory
+from bertaccum.errors import RunError
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
 from bertaccum.inference.tflite import Int8Predictor
@@ -88,6 +89,9 @@ def predictions(
     speed = _speed(predictor, store) if config.latency and len(store) else {}
     speed |= {"quantize": config.quantize} if config.quantize == INT8 else {}
     if task.decoding != trained.files.decoding:
+        if trained.is_replaced:
+            what = "the run saved a better model meanwhile, to which the fitted values do not apply"
+            raise RunError(what, "run `bertaccum eval` again", path=trained.folder)
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)
     return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows, speed)

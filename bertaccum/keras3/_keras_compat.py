@@ -87,6 +87,13 @@ def check_known(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras
     optimizer._check_variables_are_known(variables)
 
 
+def check_gradients(
+    optimizer: keras.optimizers.Optimizer, grads: Sequence[Any], variables: Sequence[keras.Variable]
+) -> None:
+    """Raise ValueError if no variable has a gradient, and warn of variables without one."""
+    optimizer._filter_empty_gradients(grads, variables)
+
+
 def set_trained(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]) -> None:
     """Set the variables that an optimizer trains, as `Optimizer.build` does."""
     positions = {optimizer._var_key(variable): i for i, variable in enumerate(variables)}

@@ -75,12 +75,12 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
             return super().call(inputs, training=training, mask=mask)
         micro = micro_batch.current()
         if micro is not None and self.accumulation_steps != 1:
-            if self.name in micro.normalized:
+            if id(self) in micro.normalized:  # Layers of nested models may have the same name.
                 raise ValueError(
                     f"layer {self.name} is called twice in a micro-step, but each of its windows"
                     " consists of one call per micro-step; create a layer for each call"
                 )
-            micro.normalized.append(self.name)
+            micro.normalized.append(id(self))
         statistics = self.moving_mean, self.moving_variance
         before = [ops.copy(ops.convert_to_tensor(variable)) for variable in statistics]
         outputs = super().call(inputs, training=training, mask=mask)

@@ -31,7 +31,7 @@ class MicroBatch:
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       first: Whether the micro-step is the first one of its window, a scalar; None if unknown.
       optimizers: The accumulating optimizers that the step has called.
-      normalized: Names of the layers of batch normalization that the step has called.
+      normalized: The `id` of each layer of batch normalization that the step has called.
     """
 
     examples: Any
@@ -40,7 +40,7 @@ class MicroBatch:
     weight_given: bool = False
     first: Any = None
     optimizers: list[Any] = field(default_factory=list)
-    normalized: list[str] = field(default_factory=list)
+    normalized: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.size = self.examples

@@ -193,9 +193,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         current = micro_batch.current()
         loss_weight = self._accumulation.loss_weight
         if current is not None and loss_weight is not None:
-            names = ("x", "y", "y_pred", "sample_weight")
-            given = dict(zip(names, args, strict=False)) | kwargs
-            current.size = loss_weight(*(given.get(name) for name in names[1:]))
+            current.size = loss_weight(*contract.arguments_of_loss_weight(args, kwargs))
             current.weight_given = True
         loss = super().compute_loss(*args, **kwargs)
         if current is None or self._accumulation.steps == 1:

@@ -118,11 +118,17 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         return ops.exp2(ops.ceil(ops.log2(ops.cast(self._steps(), "float32")))) if scaled else 1.0
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """Accumulate gradients, and update the variables if the window is complete."""
-        variables = list(trainable_variables or _keras_compat.trained(self))
+        """Accumulate gradients, and update the variables if the window is complete.
+
+        Raises:
+          ValueError: If no variable has a gradient, or the optimizer was not built with one of the
+            variables.
+        """
+        variables, grads = list(trainable_variables or _keras_compat.trained(self)), list(grads)
         self.build(variables)
         current = self._current(variables)
         _keras_compat.check_known(self, variables)
+        _keras_compat.check_gradients(self, grads, variables)
         pairs = [(v, g) for v, g in zip(variables, grads, strict=True) if g is not None]
         gradients = dict[int, Any]()
         for variable, gradient in pairs:

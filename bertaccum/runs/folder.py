@@ -154,7 +154,8 @@ class RunFolder(RunPaths):
             if path.exists():
                 lines = whole_lines(path)
                 failed = [line for line in lines if line["kind"] == OUT_OF_MEMORY][:shrinkings]
-                kept = [line for line in lines if line["update"] <= last or line in failed]
+                # A run evaluates update 0 only because it ends there, so not when it goes on.
+                kept = [line for line in lines if 0 < line["update"] <= last or line in failed]
                 write_text(path, "".join(json_text(line, indent=None) for line in kept))
         for folder in (self.path, self.checkpoints):
             remove_abandoned(folder)

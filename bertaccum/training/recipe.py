@@ -5,6 +5,7 @@ The optimizer is AdamW with linear warm-up and decay, gradient clipping and loss
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -57,7 +58,9 @@ def build_model(
         set_recompute(encoder, config.recompute == "layer")
         model = build_task_model(config, encoder, source.encoder, outputs, config.dropout)
         if source.checkpoint is not None and source.of_run:
+            digest = source.weights_digest  # It is recorded, so it must be that of what is loaded.
             _load_run(model, config, source, outputs, head is not None)
+            dataclasses.replace(source).check_digest(digest)
             if head is not None and head != HeadMapping(list(range(outputs))):
                 layer = model.get_layer(HEAD_LAYER).out_proj
                 _set_head(layer, layer.kernel.numpy(), layer.bias.numpy(), head)

@@ -275,7 +275,9 @@ def check_logs(run: RunPaths, update: int, evaluated: int, interval: int) -> Non
     """
     for path, last, step in ((run.metrics, update, 1), (run.eval, evaluated, interval)):
         expected = range(step, last + 1, step)
-        logged = [line["update"] for line in whole_lines(path) if line["kind"] != OUT_OF_MEMORY]
+        lines = [line for line in whole_lines(path) if line["kind"] != OUT_OF_MEMORY]
+        # No evaluation of update 0 is scheduled, and `rewind` removes it.
+        logged = [line["update"] for line in lines if line["update"] > 0]
         for number, found in itertools.zip_longest(expected, logged[: len(expected)]):
             if found != number:
                 raise InputError(

@@ -106,7 +106,7 @@ def _teacher(config: TrainConfig, named: str, inputs: RunInputs, progress: Progr
         texts.append(unlabelled_identity(inputs.unlabelled.path, inputs.unlabelled.digest))
     keys = (json.dumps([model, one]).encode() for one in texts)
     digests = [hashlib.sha256(key).hexdigest()[:32] for key in keys]
-    return Teacher(digests, found, mapping, source.pinned)
+    return Teacher(digests, found, mapping, source.pinned, source.weights_digest)
 
 
 def _model(

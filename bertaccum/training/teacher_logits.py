@@ -64,6 +64,7 @@ def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> l
             "folder": str(folder),
             "config": dataclasses.asdict(teacher.config),
             "mapping": dataclasses.asdict(teacher.mapping),
+            "weights_digest": teacher.weights_digest,
             "labels": dataclasses.asdict(labels),
             "texts": str(path),
             "labeled": labeled,
@@ -147,6 +148,8 @@ def _computed(
     options = TrainConfig(**job["config"] | {"dropout": 0.0, "precision": "float32"})
     source = find_model(options, progress)
     assert source.vocabulary is not None
+    # The logits have the name of the weights that the run has found.
+    source.check_digest(job["weights_digest"])
     model = build_model(options, source, labels.outputs, HeadMapping([*range(labels.outputs)]))
     mapping, predictor = HeadMapping(**job["mapping"]), Predictor(model, EvalConfig().batch)
     tokenizer = Tokenizer(tokenization_of(source.vocabulary, options))

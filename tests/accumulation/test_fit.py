@@ -8,7 +8,9 @@ import math
 import re
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fitting
 import keras
@@ -359,12 +361,85 @@ def test_loss_scale_warns_only_if_the_loss_was_not_scaled(
     with caplog.at_level("WARNING"):
         for _ in range(2):
             with tf.GradientTape() as tape:
-                loss = optimizer.scale_loss(2 * variable) if scaled else 2 * variable
-            optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+                loss = optimizer.get_scaled_loss(2 * variable) if scaled else 2 * variable
+            gradients = [tape.gradient(loss, variable)]
+            gradients = optimizer.get_unscaled_gradients(gradients) if scaled else gradients
+            optimizer.apply_gradients(zip(gradients, [variable], strict=True))
     forgotten = [record for record in caplog.records if "You forgot to call" in record.message]
     assert len(forgotten) == (not scaled)
     assert scaled or "forgot to call LossScaleOptimizer.get_scaled_loss()" in caplog.text
-    assert float(variable.numpy()) == pytest.approx(0.8 if scaled else 1.0, abs=1e-4)
+    assert float(variable.numpy()) == pytest.approx(0.8, abs=1e-6)
+
+
+def decayed(gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+    return gradient + 0.1 * variable
+
+
+def clipped(gradient: tf.Tensor, _: tf.Variable) -> tf.Tensor:
+    return tf.clip_by_norm(gradient, 0.5)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("change", [decayed, clipped])
+def test_step_can_change_unscaled_gradients(change: Callable[..., tf.Tensor], own: bool) -> None:
+    """A term that is added has the same effect as with the large batch.
+
+    Clipping acts on each micro-batch, and has the same effect as without a loss scale.
+    """
+    features, targets = fitting.data()
+
+    def train(scaled: bool, steps: int) -> tuple[np.ndarray, int]:
+        variable = tf.Variable(tf.ones([3, 1]))
+        optimizer: Any = tf_keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer = fitting.LossScale(optimizer) if scaled else optimizer
+        optimizer = AccumulatingOptimizer(optimizer, steps) if steps else optimizer
+
+        def step(x: tf.Tensor, y: tf.Tensor) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ variable - y) ** 2)
+                if own and scaled:
+                    loss = optimizer.get_scaled_loss(loss)
+            if own:
+                gradients = tape.gradient(loss, [variable])
+                gradients = optimizer.get_unscaled_gradients(gradients) if scaled else gradients
+            else:
+                gradients = [g for g, _ in optimizer.compute_gradients(loss, [variable], tape)]
+            optimizer.apply_gradients([(change(gradients[0], variable), variable)])
+
+        traced, size = tf.function(step), 16 // max(steps, 1)
+        for start in range(0, 64, size):
+            traced(features[start : start + size], targets[start : start + size])
+        return variable.numpy(), int(optimizer.iterations.numpy())
+
+    expected, updates = train(change is decayed, 0 if change is decayed else 4)
+    found, counted = train(True, 4)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert counted == updates == 4
+    np.testing.assert_allclose(train(True, 1)[0], train(True, 0)[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("scale", ["inner", "none"])
+def test_missing_gradients_are_reported_as_by_keras(
+    scale: str, steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer = fitting.accumulating(scale, steps)
+    one, other = tf.Variable(1.0, name="one"), tf.Variable(1.0, name="other")
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply_gradients([(None, one), (None, other)])
+    with caplog.at_level("WARNING"):
+        optimizer.apply_gradients([(tf.constant(1.0), one), (None, other)])
+    assert "Gradients do not exist for variables ['other:0']" in caplog.text
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_fit_of_a_frozen_model_changes_nothing(steps: int) -> None:
+    network = accumulate_gradients(fitting.model(), steps)
+    network.trainable = False
+    network.compile("adam", "mse")
+    history = network.fit(*fitting.data(), batch_size=16, verbose=0).history["loss"]
+    assert history == [pytest.approx(network.evaluate(*fitting.data(), verbose=0))]
+    assert int(network.optimizer.iterations.numpy()) == 0
 
 
 HYPERPARAMETERS = {

@@ -530,6 +530,49 @@ def test_custom_step_can_unpack_its_own_data() -> None:
     assert int(model.optimizer.iterations.numpy()) == 2
 
 
+def test_compute_loss_can_have_its_own_arguments() -> None:
+    class Own(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, tf.Tensor]:
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(*data) + self.compute_loss(*data, scale=tf.constant(2.0))
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return {"loss": loss}
+
+        def compute_loss(
+            self, x: tf.Tensor, y: tf.Tensor, training: bool = True, scale: Any = 1.0
+        ) -> tf.Tensor:
+            given.append((training, scale))
+            return scale * tf.reduce_mean((self(x, training=training) - y) ** 2)
+
+    given: list[Any] = []
+    weights: list[Any] = []
+
+    def loss_weight(*arguments: Any) -> tf.Tensor:
+        weights.append(arguments)
+        return tf.size(arguments[0])
+
+    model = accumulate_gradients(Own([layers.Dense(1)]), 2, loss_weight=loss_weight)
+    model.compile("sgd", run_eagerly=True)
+    model.train_on_batch(np.ones((4, 3)), np.ones((4, 1)))
+    assert given == [(True, 1.0), (True, 2.0)]
+    assert [len(y) for y, *_ in weights] == [4, 4]
+
+
+def test_window_of_an_optimizer_that_is_replaced_is_forgotten() -> None:
+    model = accumulate_gradients(sequential(), 3)
+    x, y = one_output(rows(np.random.default_rng(0)))
+    replaced = tf_keras.optimizers.Adam(1.0)
+    for optimizer, micro_batches in ((replaced, 5), (tf_keras.optimizers.SGD(0.1), 3)):
+        model.compile(optimizer, "mse", run_eagerly=True)
+        for start in range(micro_batches):
+            model.train_on_batch(x[start : start + 2], y[start : start + 2])
+    weights = model.get_weights()
+    model.end_window()
+    for now, before in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(now, before)
+    assert [int(one.iterations.numpy()) for one in (replaced, model.optimizer)] == [1, 1]
+
+
 @pytest.mark.slow
 def test_ragged_output_is_weighted_by_positions() -> None:
     lengths = [1, 5, 4, 1, 2, 6]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import AccumulatingOptimizer
-from bertaccum.accumulation import accumulate_gradients
+from bertaccum.accumulation import accumulate_gradients, contract
 
 losses, optimizers = tf_keras.losses, tf_keras.optimizers
 LossScale = tf_keras.mixed_precision.LossScaleOptimizer
@@ -159,6 +161,18 @@ def test_callbacks_can_change_a_loss(eager: bool) -> None:
 
     assert_close(annealed(4), annealed(None))
     assert_close(annealed(4), trained(Scaled(7.0), NUMBERS, None))
+
+
+def test_replicas_that_take_turns_in_a_loss_record_their_own_values() -> None:
+    """If a loss communicates, each replica waits in it for the others, and the first one leaves."""
+    loss = Scaled()
+    replicas = [(contextvars.copy_context(), contextlib.ExitStack()) for _ in range(2)]
+    values = [c.run(s.enter_context, contract.recorded_values(loss)) for c, s in replicas]
+    for number, (context, stack) in enumerate(replicas):
+        context.run(loss.call, NUMBERS[:1], NUMBERS[:1] + number)
+        context.run(stack.close)
+    np.testing.assert_allclose(values, [[[0.0]], [[3.0]]], atol=1e-12)
+    assert "call" not in vars(loss)  # The object is the user's again.
 
 
 # --- Attributes of optimizers -------------------------------------------------------------------

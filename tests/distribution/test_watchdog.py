@@ -19,7 +19,13 @@ from bertaccum.errors import LostWorkerError
 ADDRESSES = ("127.0.0.1:1", "127.0.0.1:2")
 
 
-def test_worker_that_keeps_others_waiting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_worker_that_keeps_others_waiting_is_named(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6")
+    addresses = tuple(address.replace("127.0.0.1", host) for address in ADDRESSES)
     ports: list[int] = []
 
     def all_gather(_: Topology, port: int) -> list[int]:
@@ -28,14 +34,14 @@ def test_worker_that_keeps_others_waiting_is_named(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(watchdog, "all_gather", all_gather)
     # The second worker knows both ports and asks the first.
-    slow, other = (Watch(Topology(worker=n, addresses=ADDRESSES)) for n in (0, 1))
+    slow, other = (Watch(Topology(worker=n, addresses=addresses)) for n in (0, 1))
     slow.doing("planning")
-    assert other.faulty_workers() == ["worker 0 (127.0.0.1:1) has been planning for 0 s"]
+    assert other.faulty_workers() == [f"worker 0 ({host}:1) has been planning for 0 s"]
     slow.doing(WAITING)
     assert other.faulty_workers() == []
     slow._server.shutdown()
     slow._server.server_close()
-    assert other.faulty_workers() == ["worker 0 (127.0.0.1:1) has exited"]
+    assert other.faulty_workers() == [f"worker 0 ({host}:1) has exited"]
 
 
 def test_lost_workers_end_the_program_without_teardown() -> None:

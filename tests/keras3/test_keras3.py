@@ -299,6 +299,31 @@ def test_batch_normalization_must_be_called_once_in_a_micro_step() -> None:
         fitted(model, ([x, x], y), "sgd", 2, 4)
 
 
+def test_layers_of_batch_normalization_may_have_the_same_name() -> None:
+    def tower(name: str) -> keras.Model:
+        inputs = keras.Input((5,))
+        return keras.Model(inputs, AccumBatchNormalization(2, name="norm")(inputs), name=name)
+
+    both = [keras.Input((5,)), keras.Input((5,))]
+    merged = keras.layers.Add()([tower(f"tower{i}")(one) for i, one in enumerate(both)])
+    x, y = dense_data(8)
+    model = keras.Model(both, keras.layers.Dense(3)(merged))
+    fitted(model, ([x, 2 * x], y), "sgd", 2, 4, epochs=1)
+    layers = [model.get_layer(f"tower{i}").get_layer("norm") for i in range(2)]
+    means = [keras.ops.convert_to_numpy(one.moving_mean) for one in layers]
+    np.testing.assert_allclose(means, [0.01 * x.mean(0), 0.02 * x.mean(0)], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_missing_gradients_are_reported_as_by_keras(steps: int) -> None:
+    optimizer = AccumulatingOptimizer("sgd", steps)
+    one, other = (keras.Variable(1.0, name=name) for name in ("one", "other"))
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply([None, None], [one, other])
+    with pytest.warns(UserWarning, match=r"Gradients do not exist for variables \['other'\]"):
+        optimizer.apply([keras.ops.ones(()), None], [one, other])
+
+
 def test_learning_rate_and_callbacks_see_updates() -> None:
     model = fitted(dense_model(), dense_data(), keras.optimizers.Adam(schedule()), 4, 8)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.05 * 0.7**3)

@@ -30,12 +30,14 @@ from bertaccum.inference.predictor import Predictor
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.planning.measurement import PlanRequest
+from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.tasks import forward
 from bertaccum.tasks.kinds import make_task
 from bertaccum.training import teacher_logits
+from bertaccum.training.checkpoints import save_best
 from bertaccum.training.distillation import join_teacher
-from bertaccum.training.events import OutOfMemory, Started, Updated
+from bertaccum.training.events import Evaluated, OutOfMemory, Started, Updated
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.teacher_logits import open_logits
 from bertaccum.training.train import resume, train
@@ -85,6 +87,20 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: st
     for changed in ({"teacher_weight": 0.9}, {"unlabelled": None}):
         run(options, tmp_path / str(changed), **changed)
         assert np.abs(weights_of(tmp_path / str(changed)) - expected).max() > 1e-4
+
+
+def test_teacher_that_saved_a_better_model_meanwhile_is_refused(tmp_path: Path) -> None:
+    """Otherwise, the logits of the new weights would have the name of the old ones in the cache."""
+    options = make_student(tmp_path, "tags")
+    config, teacher = TrainConfig(**options), Path(options["teacher"])
+    inputs = run_inputs(config, silent)
+    model = load_trained(teacher)
+    model.model.weights[-1].assign_add(tf.ones_like(model.model.weights[-1]))
+    evaluated = Evaluated(2, True, {"loss": 0.4, "examples": 1})
+    save_best(model.model, model.files, evaluated, RunFolder(teacher))
+    config = dataclasses.replace(config, task=inputs.labels.task)
+    with pytest.raises(InputError, match="the run saved a better model meanwhile"):
+        open_logits(config, inputs, silent)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,12 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import silent
+from bertaccum.tasks.head import load_run
 from bertaccum.tasks.head_mapping import head_difference
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.training import recipe
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated, Started
 from bertaccum.training.recipe import build_model
@@ -32,6 +34,7 @@ from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.train import resume, train
 
 LABELS = Labels(["0", "1"], ["bad", "good"])
+BETTER = Evaluated(5, True, {"accuracy": 0.6, "loss": 0.5})
 
 
 @dataclasses.dataclass
@@ -96,6 +99,25 @@ def test_weights_of_a_run_that_are_not_finite_are_refused(begun: Begun) -> None:
     ):
         with pytest.raises(InputError, match=r"model.ckpt: .*/bias contains a number that is N"):
             load()
+
+
+def test_weights_that_a_run_replaces_while_they_are_loaded_are_refused(
+    begun: Begun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(begun)
+    source, inputs = run_inputs(config, LABELS)
+    bias = begun.model.weights[-1]
+
+    def load_and_replace(*args: Any) -> None:
+        load_run(*args)
+        kept = bias.numpy()
+        bias.assign(kept + 1)
+        save_best(begun.model, ModelFiles.read(begun.path / "best"), BETTER, RunFolder(begun.path))
+        bias.assign(kept)
+
+    monkeypatch.setattr(recipe, "load_run", load_and_replace)
+    with pytest.raises(InputError, match=r"model.ckpt: the run saved a better model meanwhile"):
+        build_model(config, source, 2, inputs.head)
 
 
 @pytest.mark.parametrize("recompute", ["none", "layer"])

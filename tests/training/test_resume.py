@@ -36,6 +36,7 @@ from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import save_interval
 from bertaccum.runs.folder import RunFolder
+from bertaccum.runs.record import whole_lines
 from bertaccum.system import atomic
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
@@ -43,7 +44,7 @@ from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.training import checkpoints, loop
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
-from bertaccum.training.resume import check_start, resolved_config
+from bertaccum.training.resume import check_logs, check_start, resolved_config
 from bertaccum.training.train import resume, train
 from data_prep.tables.manifest import MANIFEST, TOOL
 
@@ -295,18 +296,37 @@ def test_checkpoint_with_a_score_that_is_not_a_number_can_be_resumed(config: Mak
 
 
 @pytest.mark.slow
-def test_resume_with_more_updates_ignores_the_final_evaluation(config: Make) -> None:
+@pytest.mark.parametrize(("updates", "before"), [(3, [0.9, 0.95]), (0, [0.95, 0.9])])
+def test_resume_with_more_updates_ignores_the_final_evaluation(
+    config: Make, updates: int, before: list[float]
+) -> None:
     """The short run's final evaluation is its best; an uninterrupted long run never makes it."""
     whole = config("whole")
     *_, last = under(ScriptedScores(accuracy=[0.9, 0.5, 0.5]), train(whole, silent))
     assert last.summary["best_update"] == 2
-    short = config("short", max_updates=3, save_every="100")
-    scores = ScriptedScores(accuracy=[0.9, 0.95, 0.5, 0.5])
+    short = config("short", max_updates=updates, save_every="100")
+    scores = ScriptedScores(accuracy=[*before, 0.5, 0.5])
     *_, last = under(scores, train(short, silent))
-    assert last.summary["best_update"] == 3
+    assert last.summary["best_update"] == updates
     *_, last = under(scores, resume(Path(str(short.out)), {"max_updates": UPDATES}, silent))
     assert last.summary["best_update"] == 2
     assert result(short.out) == result(whole.out)
+    list(resume(Path(str(short.out)), {}, silent))
+
+
+def test_evaluation_of_update_0_is_not_kept(tmp_path: Path) -> None:
+    """A run with `max_updates` 0 makes it; no evaluation of update 0 is scheduled."""
+    run = RunFolder(tmp_path)
+    for update in range(5):
+        line: dict[str, Any] = {"update": update, "kind": "evaluated"}
+        run.append(run.eval, line)
+        if update:
+            run.append(run.metrics, line | {"kind": "updated"})
+    check_logs(run, 4, 4, 1)
+    for last, kept in ((3, [1, 2, 3]), (0, [])):
+        run.rewind(last, last)
+        for log in (run.eval, run.metrics):
+            assert [line["update"] for line in whole_lines(log)] == kept
 
 
 def files_of(run: Path) -> dict[str, bytes]:
