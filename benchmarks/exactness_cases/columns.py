@@ -87,6 +87,9 @@ PEERS = [
         reference="smoothed large batch",
     ),
     Column("Hugging Face Accelerate 1.15.0", "with_accelerate", "accelerate"),
+    Column(
+        "Hugging Face Accelerate 1.15.0, unequal sizes", "with_accelerate", "accelerate windows"
+    ),
 ]
 KERAS_3 = [
     column

@@ -44,7 +44,10 @@ PEER_NOTES = """\
   sensitive to the scale of gradients. With label smoothing, Trainer itself divides correctly.
 - Hugging Face Accelerate: the loop of its guide, `with accelerator.accumulate(model)`. It takes the
   mean of the micro-batches' means, and divides a shorter last window by the full number of steps.
-  The 1e-06 of global clipping with RMSprop is a rounding error."""
+  The 1e-06 of global clipping with RMSprop is a rounding error.
+- Hugging Face Accelerate, unequal sizes: the second loop of the guide, for samples of variable
+  size. It divides the sum of the losses by the number of examples in the window. Only cases whose
+  micro-batches or windows differ in size need it."""
 
 KERAS_3_NOTES = """\
 Each cell is the largest relative difference between a weight after accumulation and the same weight

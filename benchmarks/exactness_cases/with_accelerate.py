@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate, with the loop of its guide to gradient accumulation.
+"""Hugging Face Accelerate, with both loops of its guide to gradient accumulation.
 
 https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
 """
@@ -17,6 +17,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 from exactness_cases import torch_training
 from exactness_cases.cases import STOP_AFTER, Case, NotSupportedError
+from exactness_cases.tables import NOT_APPLICABLE
 
 
 def large_batch(case: Case) -> list[list[float]]:
@@ -56,6 +57,19 @@ class Prepared:
                 self.schedule.step()
                 self.optimizer.zero_grad()
 
+    def train_windows(self) -> None:
+        """Train for an epoch with the loop for "training samples of variable size"."""
+        steps, batches = self.accelerator.gradient_accumulation_steps, iter(self.loader)
+        while window := list(itertools.islice(batches, steps)):
+            count = sum(len(batch["labels"]) for batch in window)
+            for batch in window:
+                logits = self.model(input_ids=batch["input_ids"]).logits
+                loss = torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")
+                self.accelerator.backward(loss * steps / count)  # It divides by `steps`.
+            self.optimizer.step()
+            self.schedule.step()
+            self.optimizer.zero_grad()
+
 
 def prepared(case: Case) -> Prepared:
     AcceleratorState._reset_state()
@@ -80,6 +94,16 @@ def accumulated(case: Case) -> list[list[float]]:
     return torch_training.weights_of(run.accelerator.unwrap_model(run.model))
 
 
+def accumulated_windows(case: Case) -> list[list[float]]:
+    if not case.sizes_vary:
+        raise NotSupportedError(NOT_APPLICABLE)
+    torch_training.check(case)
+    run = prepared(case)
+    for _ in range(case.epochs):
+        run.train_windows()
+    return torch_training.weights_of(run.accelerator.unwrap_model(run.model))
+
+
 def resumed(case: Case, run: Prepared) -> Prepared:
     """Train up to the middle of a window, save, and resume to the end of the epoch."""
     run.train(itertools.islice(run.loader, STOP_AFTER))
@@ -91,7 +115,11 @@ def resumed(case: Case, run: Prepared) -> Prepared:
     return run
 
 
-TRAININGS = {"large batch": large_batch, "accelerate": accumulated}
+TRAININGS = {
+    "large batch": large_batch,
+    "accelerate": accumulated,
+    "accelerate windows": accumulated_windows,
+}
 
 
 def start(placement: str, dtype: str) -> Callable[[str, Case], list[list[float]]]:

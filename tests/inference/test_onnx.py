@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs_of_tasks import LENGTH, RunOf, values
+from runs_of_tasks import ENCODER, LENGTH, RunOf, values
 
 from bertaccum import api
 
@@ -44,7 +44,10 @@ def test_onnx_runtime_gives_the_predictions(
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["seconds"] > 0
+        measured = json.loads(done.stdout.splitlines()[-1])
+        assert measured["seconds"] > 0
+        attention = "QAttention" if given["quantize"] == "int8" else "Attention"
+        assert measured["fused"][attention] == ENCODER.num_hidden_layers
         found = np.load(tmp_path / "out.npy")
         np.testing.assert_allclose(found, values(run.predictions), rtol=0, atol=close)
         if given["quantize"] == "int8":
