@@ -91,36 +91,26 @@ def write_tokens(store: TokenStore, rows: int, path: Path) -> Path:
     Args:
       rows: How many texts to write, those that a run with seed 0 trains on first.
     """
-    order = _training_order(len(store))[:rows]
-    np.savez(path, **_tokens(store, store.token_ids, order), labels=store.labels[order])
+    first = _in_training_order(store, rows)
+    np.savez(path, token_ids=first.token_ids, offsets=first.offsets, labels=first.labels)
     return path
 
 
-def _training_order(rows: int) -> np.ndarray:
-    """Return the row numbers of the first epoch of a run with seed 0, in its order."""
-    return np.concatenate(
-        [window_rows(n, rows, 32, 0)[1] for n in range(updates_per_epoch(rows, 32))]
-    )
-
-
-def _tokens(store: TokenStore, values: np.ndarray, order: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the values of the tokens of some rows, and where each row begins and ends."""
-    of_rows = np.split(values, store.offsets[1:-1])
-    ends = np.cumsum([len(of_rows[row]) for row in order])
-    return {
-        "token_ids": np.concatenate([of_rows[row] for row in order]),
-        "offsets": np.concatenate([[0], ends]),
-    }
+def _in_training_order(store: TokenStore, rows: int) -> TokenStore:
+    """Return the rows that a run with seed 0 trains on first, in its order."""
+    updates = range(updates_per_epoch(len(store), 32))
+    order = [window_rows(update, len(store), 32, 0)[1] for update in updates]
+    chosen = np.concatenate(order)[:rows]
+    return store.of_rows(chosen, store.labels[chosen])
 
 
 def write_tags(tsv: Path, vocabulary: Path, length: int, path: Path) -> int:
     """Write the tokens and tags of a TSV for peers, and return the number of different tags."""
     entries, task = Vocabulary(read_vocabulary(vocabulary)), make_task(read_labels(tsv.parent))
     store = open_store(tsv, task, Tokenization(entries, length, words=FIRST), silent)
+    store = _in_training_order(store, len(store))
     ids, tags = store.token_ids & (SEGMENT - 1), (store.token_ids >> TAG_BIT) - 1
-    order = _training_order(len(store))
-    labels = _tokens(store, np.where(tags < 0, -100, tags), order)["token_ids"]
-    np.savez(path, **_tokens(store, ids, order), labels=labels)
+    np.savez(path, token_ids=ids, offsets=store.offsets, labels=np.where(tags < 0, -100, tags))
     return task.labels.outputs
 
 

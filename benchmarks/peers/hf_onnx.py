@@ -45,7 +45,8 @@ def exported(job):
     if job["quantize"] == "int8" and not int8.exists():
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        quantize_dynamic(fused, int8, weight_type=QuantType.QInt8)
+        types = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of the outputs of fused operators
+        quantize_dynamic(fused, int8, weight_type=QuantType.QInt8, extra_options=types)
     return int8 if job["quantize"] == "int8" else fused
 
 
@@ -68,7 +69,7 @@ def export(model, plain, fused):
         f=plain,
         dynamo=False,
         dynamic_axes=axes | {"logits": {0: "batch"}},
-        input_names=INPUTS,
+        input_names=[*INPUTS],
         output_names=["logits"],
     )
     heads, hidden = found.config.num_attention_heads, found.config.hidden_size

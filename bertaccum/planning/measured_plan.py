@@ -142,7 +142,7 @@ def _adapters(request: PlanRequest) -> Adapters | None:
 def costs_with(request: PlanRequest, costs: MeasuredCosts, offload: str) -> MeasuredCosts:
     """Return the costs for a plan that offloads something else."""
     state = _static_bytes(request)
-    # What is offloaded has no size on the device.
+    # Offloaded parts have no size on the device.
     whole = {part: size or state.get(part, 0) for part, size in costs.static_bytes.items()}
     return dataclasses.replace(
         costs,

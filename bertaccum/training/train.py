@@ -16,7 +16,7 @@ from bertaccum.distribution.topology import Topology, replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON, field_names, named_options
-from bertaccum.options.pretraining import train_config
+from bertaccum.options.pretraining import PretrainConfig, train_config
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import recover_folder
@@ -142,9 +142,16 @@ def _prepare_before_connecting(
 
     Args:
       recorded: Names of the teacher's logits when the run began, if it is resumed.
+
+    Raises:
+      ConfigError: No plan can be measured before the workers connect.
     """
     local, workers = replicas_to_come(config.strategy, config.replicas)
     plans = workers > 1 and config.micro_batch == AUTO
+    if plans and isinstance(config, PretrainConfig):
+        # Windows are measured on tokens, and TensorFlow, which makes them, could not connect then.
+        what = "`micro_batch` auto cannot be measured for pretraining on several workers"
+        raise ConfigError(what, "set `micro_batch`")
     if plans or config.teacher is not None:
         inputs = inputs or run_inputs(config, progress, recorded=recorded)
     if inputs is not None and inputs.teacher is not None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bertaccum.data.windows import window_rows
+
 
 @pytest.fixture(autouse=True)
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,18 +56,20 @@ def test_gradients_do_not_depend_on_how_the_step_is_exported() -> None:
     assert all((total.numpy() == 1).all() for total in sums[1:])
 
 
-def test_peers_read_the_tokens_of_the_store(tmp_path: Path) -> None:
+def test_peers_read_the_windows_of_a_run(tmp_path: Path) -> None:
     import turns
     from tools import random_store, write_tokens
 
-    store = random_store(5, 16)
-    path = write_tokens(store, 3, tmp_path / "tokens.npz")
+    store = random_store(70, 16)
+    path = write_tokens(store, 40, tmp_path / "tokens.npz")
     ids, labels = turns.tokens({"tokens": str(path)})
-    assert labels.tolist() == store.labels[:3].tolist()
-    assert np.concatenate(ids).tolist() == store.token_ids[: store.offsets[3]].tolist()
-    assert [len(row) for row in ids] == store.lengths(np.arange(3)).tolist()
+    rows = [*window_rows(0, 70, 32, 0)[1], *window_rows(1, 70, 32, 0)[1][:8]]
+    assert labels.tolist() == store.labels[rows].tolist()
+    expected = store.of_rows(np.array(rows), labels)
+    assert np.concatenate(ids).tolist() == expected.token_ids.tolist()
+    assert [len(row) for row in ids] == store.lengths(np.array(rows)).tolist()
     padded = turns.padded(ids, 16)
-    assert padded.shape == (3, 16)
+    assert padded.shape == (40, 16)
     assert padded[1][padded[1] > 0].tolist() == ids[1].tolist()
 
 

@@ -47,7 +47,7 @@ RELATIVES = {
 }
 
 
-# What the config.json of small models on the Hub says: MiniLM, TinyBERT, DistilBERT, ELECTRA.
+# The config.json of small models on the Hub: MiniLM, TinyBERT, DistilBERT, ELECTRA.
 SHAPES: dict[str, dict[str, Any]] = {
     "microsoft_MiniLM-L12-H384-uncased": {
         "hidden_size": 384,

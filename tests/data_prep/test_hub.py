@@ -230,7 +230,7 @@ def test_columns_may_be_numbers(client: HubClient) -> None:
             ["a.csv", "b/c.csv"],
             {"default": {"train": ["a.csv", "b/c.csv"]}},
         ),
-        # What a card describes is not replaced by other files.
+        # Other files do not replace those that a card describes.
         ([{"data_files": "*.arrow"}], ["about.csv"], {}),
         ([{"config_name": "x"}], ["train.csv"], {"x": {"train": ["train.csv"]}}),
         # Shards have the names of their splits.

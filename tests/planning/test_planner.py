@@ -172,7 +172,7 @@ def test_task_counts_without_prepared_data(make: Callable[..., Any], task: str |
 
 def test_tags_of_all_words_take_more_time_on_a_card(make: Callable[..., Any]) -> None:
     tags, classes = (
-        make(card="rtx-3060", model="bert-tiny", task=task)[1]["examples_per_second"]
+        make(card="gtx-1050-ti", task=task)[1]["examples_per_second"]
         for task in ("token-classification", "classification")
     )
     assert tags < classes
@@ -363,18 +363,17 @@ def test_plan_that_avoids_a_size_has_costs_of_its_own(
     monkeypatch.setattr(
         planner, "find_fastest_plan", lambda s, *rest: seen.append(s) or read(s, *rest)
     )
-    for options in ({"memory_limit": "530MiB"}, {"device_memory": "1010MiB"}):
-        first, _ = make(**options)
-        assert first.plan.offload != "all"
-        for kind in ("none", "layer"):
-            remember_out_of_memory(seen[-1], 1, first.plan.saving._replace(recompute=kind))
-        again, written = make(**options)
-        assert again.plan.offload != first.plan.offload
-        moved = LADDER[again.plan.offload].moved
-        assert [part for part, size in written["static_bytes"].items() if not size] == [*moved]
-        state = state_bytes(PRESET_CONFIGS["bert-small"].trained_parameters(None))
-        assert written["host_bytes"] == sum(state[part] for part in moved)
-        assert written.keys().isdisjoint({"compiled_examples_per_second"})
+    first, _ = make(memory_limit="530MiB")
+    assert first.plan.offload == "moments"
+    for kind in ("none", "layer"):
+        remember_out_of_memory(seen[-1], 1, first.plan.saving._replace(recompute=kind))
+    again, written = make(memory_limit="530MiB")
+    assert again.plan.offload != first.plan.offload
+    moved = LADDER[again.plan.offload].moved
+    assert [part for part, size in written["static_bytes"].items() if not size] == [*moved]
+    state = state_bytes(PRESET_CONFIGS["bert-small"].trained_parameters(None, freeze=False))
+    assert written["host_bytes"] == sum(state[part] for part in moved)
+    assert written.keys().isdisjoint({"compiled_examples_per_second"})
 
 
 def test_process_is_replaced_if_less_is_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from bertaccum.data.masking import Masking
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.window_cuts import make_cut
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.errors import BertAccumError
+from bertaccum.errors import BertAccumError, ConfigError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.task_names import MASKED_LM
@@ -204,6 +204,19 @@ def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path) -> None:
     assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
     expected = weights_of(tmp_path / "whole")
     np.testing.assert_allclose(weights_of(killed), expected, rtol=0, atol=1e-5)
+
+
+def test_several_workers_need_a_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan would be measured before they connect, but the texts are tokenized afterwards."""
+    cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+    found = {"cluster": cluster, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(found))
+    options = options_of(write_texts(tmp_path / "texts"), tmp_path / "run", strategy="multi-worker")
+    with pytest.raises(ConfigError, match="several workers; set `micro_batch`"):
+        bertaccum.pretrain(**options | {"micro_batch": "auto"})
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
