@@ -210,16 +210,17 @@ class Sweep:
 
     def _plan_ahead(self, progress: Progress) -> None:
         """Plan all runs on a GPU before the first one, which keeps its memory until the end."""
+        if not gpus():
+            return
         first = self._rounds[0]
-        for cell in self.cells:
+        left = [one for one in self.cells if one.failed is None and _key(first) not in one.rounds]
+        for cell in left:
             own = dataclasses.replace(self._config, **self._options(cell, first))
-            settled = cell.failed is not None or _key(first) in cell.rounds
-            if settled or own.memory_limit is not None or not gpus():
-                continue
-            try:
-                plan_ahead(with_commit(own, self._folder, progress), progress)
-            except RunError as error:
-                self._fail(cell, error)
+            if own.memory_limit is None:
+                try:
+                    plan_ahead(with_commit(own, self._folder, progress), progress)
+                except RunError as error:
+                    self._fail(cell, error)
 
     def _options(self, cell: Cell, fraction: float) -> dict[str, Any]:
         """Return the options of a cell's runs in a round that differ from those of the sweep."""

@@ -240,7 +240,7 @@ def test_too_little_host_memory_is_an_error(
 
 
 def test_only_tensors_that_move_need_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the 12 bytes of a weight, 8 are moments, which `available_bytes` no longer contains."""
+    """A weight needs 12 bytes; `available_bytes` no longer contains the 8 of its moments."""
     monkeypatch.setattr(cost, "available_bytes", lambda: 399 * 2**20)
     cost.check_host_memory("all", "all", 100 * 2**20, None)
     for before, more in (("none", "1,200 MiB"), ("moments", "400 MiB more")):
