@@ -3,6 +3,7 @@
 # make check         check the code and the documentation
 # make pytest        run the fast tests
 # make test-slow     run the tests that take minutes
+# make fuzz          search for files that are read wrongly, with other inputs in every run
 # make test-install  build the packages and try them in new environments
 # make dist          build the wheel and the source distribution in dist/
 # make format        format the code with ruff and apply its automatic fixes
@@ -17,7 +18,7 @@ RUNS := $(VENV)/.runs
 INSTALLED := $(VENV)/.installed
 BERTACCUM := $(BIN)/bertaccum
 
-.PHONY: install demo examples test check test-slow test-install dist lint types docs pytest bench-peers \
+.PHONY: install demo examples test check test-slow fuzz test-install dist lint types docs pytest bench-peers \
   format clean
 
 install: $(INSTALLED)
@@ -55,6 +56,9 @@ check: lint types docs
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --numprocesses 2 --dist worksteal
+
+fuzz: $(INSTALLED)
+	BERTACCUM_FUZZ=6000 $(BIN)/pytest -m slow --numprocesses 2 --dist worksteal tests/test_fuzz.py
 
 # Installs TensorFlow in a new environment, which downloads 700 MB if pip has not cached it.
 test-install: $(INSTALLED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,13 @@ from typing import Any, NamedTuple
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options import fields
 from bertaccum.system.progress import Note
-from data_prep.tables.detection import FASTTEXT_PREFIX, IDENTIFIERS, USUAL_LABELS, USUAL_TEXTS
+from data_prep.tables.detection import (
+    FASTTEXT_PREFIX,
+    IDENTIFIERS,
+    USUAL_LABELS,
+    USUAL_TEXTS,
+    has_only_words,
+)
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
@@ -52,6 +57,11 @@ class ReadOptions:
     may_lack_weights: bool = False
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
+
+    @property
+    def with_label(self) -> ReadOptions:
+        """These options with a label column: with and without labels, a file has the same texts."""
+        return dataclasses.replace(self, label_column=self.label_column or LABEL)
 
     @property
     def by_name(self) -> list[str]:
@@ -122,12 +132,14 @@ def with_usual_columns(
     """Return options that name the columns of a header which lacks `text` or `label`.
 
     A column is found if no other one has a usual name, or if no other one is left. A note names the
-    columns that are found; if one is not, the options remain as they are.
+    columns that are found; if one is not, the options remain as they are. The text is the same with
+    and without labels.
     """
     default = dict(_DEFAULT_COLUMNS)
     if reading.label_columns:
         del default["label_column"]
-    missing = [o for o, name in default.items() if getattr(reading, o) == name not in names]
+    labeled = reading.with_label
+    missing = [o for o, name in default.items() if getattr(labeled, o) == name not in names]
     if not missing:
         return reading
     found: dict[str, Any] = {}
@@ -136,16 +148,21 @@ def with_usual_columns(
             found = dict(zip(("text_column", "text_pair_column"), pair, strict=True))
     for option in missing:
         usual = USUAL_TEXTS if option == "text_column" else USUAL_LABELS
-        words = {name: re.findall(r"[^\W\d_]+", name.casefold()) for name in names}
-        those = [name for name in names if words[name] and usual.issuperset(words[name])]
+        those = [name for name in names if has_only_words(name, usual)]
         if len(those) == 1:
             found.setdefault(option, those[0])
     left = [option for option in missing if option not in found]
-    rest = {*names} - {*found.values(), *(column for _, column in reading.named), PAIR, WEIGHT}
+    requested = {column for _, column in labeled.named}
+    rest = {*names} - {*found.values(), *requested, TEXT, PAIR, WEIGHT}
     rest = {name for name in rest if name.casefold() not in _NOT_READ}
-    if left and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
+    # A number is the position of a column, not its name.
+    by_name = not any(column.isdecimal() for column in requested | rest)
+    if by_name and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
         found[left.pop()] = rest.pop()
-    if left:  # An error will name the first column that is not found.
+    if reading.label_column is None:
+        left = [option for option in left if option != "label_column"]
+        found.pop("label_column", None)
+    if left or not found:  # An error will name the first column that is not found.
         return dataclasses.replace(reading, **found)
     read = ", ".join(f"`{reading.shown(option)}` {name}" for option, name in found.items())
     note(f"{path}: reading {read}, as the header suggests")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 1000, 1 << 20
@@ -22,26 +22,26 @@ def declared_delimiter(first_line: str) -> str | None:
 
 
 def find_delimiter(
-    lines: Iterable[tuple[int, str]], names: Collection[str], ending: str
+    lines: Iterable[tuple[int, str]], names: Sequence[str], ending: str
 ) -> str | None:
     """Return the delimiter that best fits the first lines of a file, or None.
 
-    A delimiter fits best if it splits the first row into columns that include all given names.
-    Otherwise the best delimiter is the one for which the largest share of rows has as many columns
-    as the first row. The file's extension breaks ties. At most 1,000 lines or about a million
-    characters are read.
+    A delimiter fits best if it splits the first row into columns that include all given names, or
+    at least the first name. Otherwise the best delimiter is the one for which the largest share of
+    rows has as many columns as the first row. The file's extension breaks ties. At most 1,000 lines
+    or about a million characters are read.
 
     Args:
       lines: The lines of the file with their row numbers.
-      names: The names of the requested columns; empty if they were given as numbers.
+      names: The names of the columns, that of the texts first; empty if all are numbers.
     """
     sample = _sample(lines)
 
-    def fit(delimiter: str) -> tuple[bool, float, bool]:
+    def fit(delimiter: str) -> tuple[bool, bool, float, bool]:
         rows = _rows(sample, delimiter)
         header = {cell.strip() for cell in rows[0]} if rows else set()
-        is_named = bool(names) and header.issuperset(names)
-        return is_named, _even_share(rows), delimiter == _BY_ENDING.get(ending)
+        all_named, first_named = (bool(n) and header.issuperset(n) for n in (names, names[:1]))
+        return all_named, first_named, _even_share(rows), delimiter == _BY_ENDING.get(ending)
 
     best = max(_CANDIDATES, key=fit)
     return best if any(fit(best)) else None
@@ -114,6 +114,12 @@ class _Column:
         return self._counts is not None and min(self._counts.values(), default=0) > 1
 
 
+def has_only_words(name: str, usual: set[str]) -> bool:
+    """Return whether a name such as `Review Text` consists of the given words."""
+    words = re.findall(r"[^\W\d_]+", name.casefold())
+    return bool(words) and usual.issuperset(words)
+
+
 def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
     """Return whether the first record is a header.
 
@@ -141,7 +147,7 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
         return False
     columns, rows = [_Column(cell) for cell in first], 0
     words = (word for cell in first for word in re.split(r"[_\-.\d]+", cell.casefold()))
-    is_usual = not _USUAL.isdisjoint(words)
+    is_usual = not _USUAL.isdisjoint(words) or any(has_only_words(cell, _USUAL) for cell in names)
     for record in rest:
         if [cell.strip() for cell in record] == first:
             continue

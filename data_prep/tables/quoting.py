@@ -93,9 +93,14 @@ def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     return _are_even(quoted_records(lines(), delimiter, path, escaped=True))
 
 
+def is_blank_line(fields: list[str]) -> bool:
+    """Return whether a record is a line of spaces, which belongs to no column."""
+    return len(fields) == 1 and not fields[0].strip()
+
+
 def _are_even(records: Records) -> bool:
     try:
-        return len({len(fields) for _, fields in records}) <= 1
+        return len({len(fields) for _, fields in records if not is_blank_line(fields)}) <= 1
     except InputError:
         return False
 
@@ -111,7 +116,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
     """Return whether double quotes enclose fields, by the rules in the module's docstring."""
     if not any('"' in line for _, line in lines()):
         return delimiter != TAB
-    even = len({len(fields) for _, fields in plain_records(lines(), delimiter)}) <= 1
+    even = _are_even(plain_records(lines(), delimiter))
     if delimiter != TAB:
         if even and (survey := _survey(lines, delimiter, path)):
             records = plain_records(lines(), delimiter)
@@ -188,15 +193,20 @@ class _Survey:
 
 
 def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
-    """Return the statistics of a quoted file, or None if it is not consistently quoted."""
+    """Return the statistics of a quoted file, or None if it is not consistently quoted.
+
+    With a delimiter other than a tab, a field that is not enclosed may contain a quote.
+    """
     survey, kept, width = _Survey(delimiter), list[str](), 0
     try:
         for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
             enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
             kept.clear()
-            if enclosed is None or len(fields) != (width or len(fields)):
+            if is_blank_line(fields):
+                continue
+            if len(fields) != (width or len(fields)) or (enclosed is None and delimiter == TAB):
                 return None
-            survey.add(row, fields, enclosed, is_first=not width)
+            survey.add(row, fields, enclosed or [False] * len(fields), is_first=not width)
             width = len(fields)
     except InputError:
         return None

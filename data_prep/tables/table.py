@@ -123,7 +123,8 @@ def _delimited_rows(path: Path, reading: ReadOptions, note: Note) -> Iterator[Ro
             repeated.append(row)
             continue
         # Spreadsheets leave such rows behind. A text without a label is kept in its place.
-        if len(header) > 1 and indices.label is not None and not "".join(fields).strip():
+        is_kept = indices.label is None and not quoting.is_blank_line(fields)
+        if len(header) > 1 and not is_kept and not "".join(fields).strip():
             blank.append(row)
             continue
         if len(fields) != len(header):
@@ -164,7 +165,7 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
     if is_prepared(path):
         return lambda: quoting.plain_records(lines(), quoting.TAB)
     delimiter = reading.delimiter or declared
-    delimiter = delimiter or find_delimiter(lines(), reading.by_name, ending(path))
+    delimiter = delimiter or find_delimiter(lines(), reading.with_label.by_name, ending(path))
     if delimiter is None and not any(line.strip() for _, line in lines()):
         return lambda: iter(())
     if delimiter is None:
@@ -208,7 +209,12 @@ def _find_columns(
     if reading.by_name and any("\r" in name.replace("\r\n", "") for name in names):
         raise InputError(HAS_RETURN, quoting.ONE_LINE_END, path=path, row=row)
     reading = reading if prepared else with_usual_columns(names, reading, path, note)
-    if not reading.by_name and not is_header(fields for _, fields in records()):
+    # With labels, a column is read by the name `label`, so that the first row is a header.
+    by_name = {*reading.by_name} | ({LABEL} & {*names} if reading.label_column is None else set())
+    if reading.may_lack_weights and reading.weight_column not in names:
+        by_name.discard(reading.weight_column or "")
+    if not by_name and not is_header(fields for _, fields in records()):
+        note(f"{path}: row {row} is read as data, because it does not look like a header")
         numbers = [str(number) for number in range(1, len(names) + 1)]
         return find_columns(numbers, reading, path, prepared), 0
     indices = find_columns(names, reading, path, prepared)

@@ -37,7 +37,8 @@ _SAMPLE, _FEW = 1000, 20
 _DOCUMENT = "-DOCSTART-"
 # Names of columns in the first line of a CoNLL file.
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "text", "form"})
-_TAG_NAMES = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos_tag"})
+_TAG_NAMES = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags"})
+_TAG_NAMES |= {"pos", "pos_tag", "pos_tags", "upos", "xpos", "chunk", "chunk_tag", "chunk_tags"}
 # Lines of CoNLL-U for several words, such as 3-4, and for words that are not in the text.
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "label", "pos_tags", "ner")
@@ -60,8 +61,15 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
         return False
     first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
     header = {cell.strip() for cell in re.split("[,;\t|]", first)}
-    wanted = {reading.text_column, reading.label_column or reading.text_column}
-    return wanted <= header or ending(path) == ".csv"
+    if {reading.text_column, reading.label_column or LABEL} <= header or ending(path) == ".csv":
+        return True
+    if reading.label_column is not None or reading.text_column not in header:
+        return False
+    # Without labels, the header of a CoNLL file may be that of a table without the tags.
+    cells = _cells(first, tabs=True)
+    return not _names_columns(cells, 0) or any(
+        " " in _cells(line, tabs=True)[0].strip() for line in _sample(path, reading)
+    )
 
 
 def refuse_conll(path: Path) -> None:
@@ -74,13 +82,19 @@ def refuse_conll(path: Path) -> None:
 
 def has_sentences(path: Path, reading: ReadOptions) -> bool:
     """Return whether a file contains sentences as words, not a text in each line."""
-    if ending(path) in TABLE_ENDINGS or is_prepared(path) or is_parquet(path):
+    if ending(path) in TABLE_ENDINGS | _CONLL or is_prepared(path) or is_parquet(path):
         return True
-    sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
+    sample = _sample(path, reading)
     widths = Counter(len(line.split()) for line in sample if line.strip())
     [(width, usual)] = widths.most_common(1) or [(0, 0)]
     texts = sum(bool(_END_OF_TEXT.search(line)) for line in sample) if width > 1 else 0
     return 0.9 * widths.total() < usual < len(sample) and texts <= usual / 2
+
+
+def _sample(path: Path, reading: ReadOptions) -> list[str]:
+    """Return the first lines of a file, without comments, whose columns are those of a text."""
+    lines = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
+    return [line for line in lines if not re.match(r"#\s", line)] or lines
 
 
 def of_table(rows: Iterator[Row], path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
@@ -167,12 +181,12 @@ def _with_words(rows: Iterator[Row], path: Path, note: Note) -> Iterator[Row]:
 
 
 def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
-    sample = [line for _, line in islice(text_lines(path, reading.encoding), _SAMPLE)]
-    filled = [line.rstrip("\r\n") for line in sample if line.strip()]
+    filled = [line.rstrip("\r\n") for line in _sample(path, reading) if line.strip()]
     if not filled:
         raise InputError("is empty", "add at least one sentence", path=path)
     tabs = sum("\t" in line for line in filled) > len(filled) // 2
-    if not tabs and sum("," in line for line in filled) > sum(" " in line for line in filled):
+    spaces, commas = (sum(by in line for line in filled) for by in " ,")
+    if not tabs and commas > max(spaces, len(filled) // 2):
         what = "looks like a table, not like a CoNLL file with a word in each line"
         raise InputError(what, "separate the columns with tabs or spaces", path=path)
     counts = Counter(len(_cells(line, tabs)) for line in filled)
@@ -213,7 +227,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
                 yield _row(start, words, tags if tag is not None else None)
             words, tags = [], []
             continue
-        if first and _names_columns(cells, word, last):
+        if first and _names_columns(cells, word):
             said = ", ".join(cells)[:80]
             note(f"{path}: row {row} ({said}) is the header and is not read as data")
             first = False
@@ -244,11 +258,11 @@ def _cells_of_words(
     return {cells[column].strip() for cells in rows if len(cells) == width}
 
 
-def _names_columns(cells: Sequence[str], word: int, tag: int) -> bool:
-    """Return whether the cells of a line are the names of the columns."""
+def _names_columns(cells: Sequence[str], word: int) -> bool:
+    """Return whether the cells of a line are the names of the columns, such as those of tags."""
     named = [cell.strip().casefold() for cell in cells]
-    fits = word != tag and max(word, tag) < len(named)
-    return fits and named[word] in _WORD_NAMES and named[tag] in _TAG_NAMES
+    others = named[:word] + named[word + 1 :]
+    return word < len(named) and named[word] in _WORD_NAMES and not _TAG_NAMES.isdisjoint(others)
 
 
 def _cells(line: str, tabs: bool) -> list[str]:

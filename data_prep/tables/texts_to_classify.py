@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root
-from data_prep.tables.columns import LABEL, TEXT, ReadOptions
+from data_prep.tables.columns import TEXT, ReadOptions
 from data_prep.tables.detection import declared_delimiter
-from data_prep.tables.other_formats import is_fasttext
+from data_prep.tables.other_formats import is_fasttext, is_json_lines
 from data_prep.tables.table import read_rows
 from data_prep.tables.tagged_words import has_sentences, refuse_conll
 from data_prep.tables.text_files import TABLE_ENDINGS, ending, is_parquet, text_lines
@@ -26,8 +26,8 @@ def read_texts(
     Args:
       path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
-        contains the columns text and label, declares a delimiter or has a label of fastText. `-` is
-        stdin, with one text per line.
+        that is not blank names the column text and others, declares a delimiter, has a label of
+        fastText or is an object of JSON Lines. `-` is stdin, with one text per line.
     """
     if reading.words and str(path) != _STDIN and has_sentences(path, reading):
         yield from (SplitText(row.text) for row in read_rows(path, reading, note))
@@ -35,7 +35,8 @@ def read_texts(
         yield from _lines(Path("/dev/stdin"), reading)
     elif class_root(path) is not None or is_table(path, reading):
         for row in read_rows(path, reading, note):
-            yield row.text if row.pair is None else (row.text, row.pair)
+            text = SplitText(row.text) if reading.words else row.text
+            yield text if row.pair is None else (text, row.pair)
     else:
         if not reading.words:
             refuse_conll(path)
@@ -54,7 +55,8 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
         return False
     if ending(path) in TABLE_ENDINGS or is_parquet(path):
         return True
-    first = next((line for _, line in text_lines(path, reading.encoding)), "")
+    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
     rows = ({cell.strip().strip('"') for cell in first.split(by)} for by in "\t,;|")
-    is_header = any({TEXT, LABEL} <= cells for cells in rows)
-    return is_header or declared_delimiter(first) is not None or is_fasttext(first)
+    is_header = any(TEXT in cells and len(cells) > 1 for cells in rows)
+    is_declared = declared_delimiter(first) is not None or is_fasttext(first)
+    return is_header or is_declared or is_json_lines(path, ending(path), reading.encoding)

@@ -13,6 +13,7 @@ import pytest
 from bertaccum.errors import BertAccumError, ConfigError, InputError
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.table import read_rows
+from data_prep.tables.texts_to_classify import read_texts
 
 
 def read(path: Path, data: bytes, text: str = "text", label: str = "label") -> list[tuple]:
@@ -224,6 +225,7 @@ def test_row_inside_the_second_quoted_field_of_a_record_is_found(tmp_path: Path)
         # Whole columns are enclosed, with or without the header.
         (b'"label"\t"text"\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
         (b'label\ttext\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
+        (b'label\ttext\n1\t"say ""hi"""\n  \n0\tplain\n \n', ['say "hi"', "plain"]),
         # The fields follow none of these conventions, so quotes are ordinary characters.
         (b'label\ttext\n1\t"good"\n0\tbad\n', ['"good"', "bad"]),
         (b'label\ttext\n1\t"this, that"\n0\tso, so\n', ['"this, that"', "so, so"]),
@@ -242,6 +244,7 @@ def test_tsv_is_quoted_only_if_the_whole_file_is(
         ("a.tsv", b'label\ttext\n0\t"bad acting\n1\tnice\t3\n0\tdull"\n1\tfine\n'),
         ("a.csv", STRAY.replace(b"\t", b",") + b"1,fine\n"),
         ("a.csv", STRAY.replace(b"\t", b";") + b"1;fine\n"),
+        ("a.csv", STRAY.replace(b"\t", b";") + b'1;6" pizza\n0;fine\n'),
     ],
 )
 def test_quoted_field_that_looks_like_rows_is_refused(
@@ -310,3 +313,49 @@ def test_first_row_of_data_is_kept(tmp_path: Path, first: str) -> None:
     rows = "".join(f"{('pos', 'neg', 'label')[i % 3]},text number {i}\n" for i in range(30))
     path.write_text(f"{first}\n{rows}")
     assert len(list(read_rows(path, ReadOptions("2", "1")))) == 31
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "column"),
+    [
+        ("a.tsv", 'mabel\t,text\n1\t"good, ""ve', "text"),  # Two delimiters fit.
+        ("a.csv", "a,stars\ngood,1\nbad,0\n", "text"),  # The label is found, so one column is left.
+        ("a.csv", "a,label\ngood,1\nbad,0\n", "text"),
+        ("a.csv", "Was it good?,label\nyes,1\nno,0\n", "1"),
+        ("a.csv", "label,text\n1,good\n0,bad\n  \n", "text"),  # An editor added a line.
+        ("a.txt", "\nlabel,text\n1,good\n", "text"),
+        ("a.txt", "id\ttext\tlabel\n3\tgood\t1\n", "text"),
+        ("a.txt", "\n__label__1 good\n__label__0 bad\n", "text"),
+        ("a.txt", '{"text": "good", "label": 1}\n', "text"),
+    ],
+)
+def test_texts_are_the_same_with_and_without_labels(
+    tmp_path: Path, name: str, data: str, column: str
+) -> None:
+    """`prepare` and `eval` read labels; `predict` and `train --unlabelled` do not."""
+    path = tmp_path / name
+    path.write_text(data)
+    with_labels = [row.text for row in read_rows(path, ReadOptions(column))]
+    assert list(read_texts(path, ReadOptions(column, label_column=None))) == with_labels
+
+
+def test_first_column_alone_makes_a_table_of_texts_without_labels(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("id\ttext\n1\tgood\n")
+    assert list(read_texts(path, ReadOptions(label_column=None))) == ["good"]
+
+
+def test_columns_that_are_left_are_found_by_name_only(tmp_path: Path) -> None:
+    """The name `1` would be taken for the first column, and so its header for a text."""
+    with pytest.raises(ConfigError, match="'text' does not occur in the header"):
+        read(tmp_path / "a.csv", b"label,1\n0,good\n")
+    with pytest.raises(ConfigError, match="'label' does not occur in the header"):
+        read(tmp_path / "a.csv", b"summary,text\nshort,long\n", text="summary")
+
+
+def test_header_is_not_decided_by_a_column_that_the_file_lacks(tmp_path: Path) -> None:
+    path, said = tmp_path / "a.csv", list[str]()
+    path.write_text("good food,1\nbad food,0\n")
+    reading = ReadOptions("1", "2", weight_column="w", may_lack_weights=True)
+    assert [row.text for row in read_rows(path, reading, said.append)] == ["good food", "bad food"]
+    assert said[-1] == f"{path}: row 1 is read as data, because it does not look like a header"

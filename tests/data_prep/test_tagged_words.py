@@ -341,6 +341,45 @@ def test_texts_of_equal_length_are_no_conll_file(tmp_path: Path) -> None:
     assert list(read_texts(path, words)) == ["APC U.S. .", "cancer"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "Ada\tB-PER\nlives\tO\n"),  # One sentence, without a line after it.
+        ("a.conll", "Ada\n,\nlives\n\nYes\n"),
+        ("a.txt", "Ada\n,\nlives\n\nYes\n\n"),
+        ("a.txt", "text\tner\nAda\tB-PER\nlives\tO\n\nYes\tO\n"),
+        ("a.tsv", "text\tner\nAda\tB-PER\nlives\tO\n\nYes\tO\n"),
+        ("a.txt", "# sent_id = 1\n# text = Yes\n1\tYes\tO\n\n" * 3),
+    ],
+)
+def test_sentences_are_the_same_with_and_without_tags(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    with_tags = [text for _, text in rows(tmp_path / name, content)]
+    assert len(with_tags) == content.strip().count("\n\n") + 1
+    found = list(read_texts(tmp_path / name, ReadOptions(words=True, label_column=None)))
+    assert found == with_tags
+    assert all(isinstance(text, SplitText) for text in found)
+
+
+def test_words_of_a_chosen_column_are_not_split(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 Mr. PER\n2 Lee's PER\n")
+    found = list(read_texts(tmp_path / "a.txt", ReadOptions("2", None, words=True)))
+    assert [word_spans(text) for text in found] == [[(0, 3), (4, 9)]]
+
+
+@pytest.mark.parametrize("header", ["token\tpos\tner_tags", "form\tupos\tdeprel"])
+def test_header_names_another_column_of_tags(tmp_path: Path, header: str) -> None:
+    found = rows(tmp_path / "a.conll", f"{header}\nAda\tNN\tB\n\nYes\tUH\tO\n", label_column="2")
+    assert found == [("NN", "Ada"), ("UH", "Yes")]
+
+
+def test_table_of_texts_may_have_the_header_of_a_conll_file(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\ttags\nAda lives\tB-PER O\nYes\tO\n")
+    reading = ReadOptions(words=True, label_column=None)
+    assert list(read_texts(tmp_path / "a.tsv", reading)) == ["Ada lives", "Yes"]
+
+
 def test_cells_contain_lists_as_pandas_writes_them(tmp_path: Path) -> None:
     """In a prepared file, such a cell is a sentence."""
     path, cell = tmp_path / "a.csv", "['New York', '[x]']"
