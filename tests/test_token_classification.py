@@ -68,8 +68,10 @@ def test_a_model_learns_names(trained: Path) -> None:
     assert [row.name for row in result.classes] == ["LOC", "PER"]
     assert result.confusion_classes == ["O", "LOC", "PER"]
     assert np.trace(result.confusion_matrix) == result.words == np.sum(result.confusion_matrix)
-    strict = bertaccum.evaluate(run=str(trained / "run"), split="dev", strict=True, keep=False)
-    assert strict.entity_f1 == 1.0
+    strict = bertaccum.evaluate(run=str(trained / "run"), split="dev", strict=True)
+    assert strict.entity_f1 == 1.0 and strict.strict
+    assert [path.name for path in (trained / "run").glob("eval-*")] == ["eval-dev-strict.json"]
+    (trained / "run/eval-dev-strict.json").unlink()
 
 
 def test_entities_have_their_places_in_the_text(trained: Path, program: Run) -> None:

@@ -34,6 +34,7 @@ from bertaccum.tasks.task import Task
 from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
 from data_prep.tables.tsv import read_tsv
+from data_prep.tables.words import separated_words
 
 # Number of texts whose predictions are timed, and of those before them.
 _TIMED, _WARM = 50, 5
@@ -144,6 +145,7 @@ def _fitted(config: EvalConfig, trained: TrainedModel, progress: Progress) -> Ta
 def evaluation(predicted: Predictions) -> EvalResult:
     """Return the scores of predictions."""
     scores = predicted.task.report(predicted.logits, predicted.store.labels) | predicted.speed
+    scores |= {"strict": True} if getattr(predicted.task, "strict", False) else {}
     if any(predicted.windows):
         deciding = [one["window"] for one in predicted.windows]
         most = max(one["windows"] for one in predicted.windows)
@@ -176,9 +178,10 @@ def most_wrong(predicted: Predictions, count: int) -> list[dict[str, Any]]:
 
 def _marked(text: str, word: int | None) -> str:
     """Return a text with arrows around the word with a number; None marks no word."""
-    words = text.split(" ")
-    if word is not None:
-        words[word] = f"→{words[word]}←"
+    if word is None:
+        return text
+    words = separated_words(text)
+    words[word] = f"→{words[word]}←"
     return " ".join(words)
 
 
@@ -186,6 +189,7 @@ def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     """Write the result to `eval-<split>.json` or `eval-file-<name>.json`, and update the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
     name += f"-{INT8}" if config.quantize == INT8 else ""
+    name += "-strict" if config.strict else ""
     folder = RunPaths(Path(config.run))
     write_text(folder.path / f"eval-{name}.json", json_text(result.record()))
     write_card(folder.path)

@@ -73,7 +73,7 @@ class EvalResult:
         regression; `confusion_matrix`, for classes and tags; `deciding_windows`, the number of
         examples that the first, second, … window decided, if the run has the option `windows`;
         `model_bytes` and `milliseconds_per_text`, with the option `latency`; `quantize`, if the
-        model was quantized.
+        model was quantized; `strict`, with this option.
     """
 
     run: str

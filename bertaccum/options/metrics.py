@@ -55,6 +55,8 @@ _ALWAYS_SHOWN = (
 )
 # A table with one column for each class has at most this many classes.
 MAX_CLASSES = 50
+# Below this, four decimals are fewer than three digits.
+_SMALL = 0.01
 # Correlations below this are weak, however many examples there are.
 _WEAK = 0.2
 
@@ -80,10 +82,21 @@ def ordered(metric: str) -> list[str]:
     return [metric, *(name for name in _ALWAYS_SHOWN if name != metric)]
 
 
-def shown(evaluation: Evaluation, metric: str, form: str = ".4f") -> str:
-    """Return a value in a format, by default with four decimals; empty if it is missing."""
-    value = evaluation.get(metric)
-    return "" if value is None else format(value, form)
+def written(value: float, metric: str) -> str:
+    """Return a score with four decimals, but a small squared error with four digits.
+
+    A squared error has the square of the labels' unit, which may be small.
+    """
+    is_small = metric.endswith("mse") and 0 < abs(value) < _SMALL
+    return format(value, ".4g" if is_small else ".4f")
+
+
+def shown(evaluation: Evaluation, name: str, form: str = "", metric: str = "") -> str:
+    """Return a value in a format, by default as a score is `written`; empty if it is missing."""
+    value = evaluation.get(name)
+    if value is None:
+        return ""
+    return format(value, form) if form else written(value, metric or name)
 
 
 def scores(evaluation: Evaluation) -> dict[str, str]:
@@ -96,6 +109,12 @@ def scores(evaluation: Evaluation) -> dict[str, str]:
         found["time for one text"] = f"{evaluation['milliseconds_per_text']:.1f} ms"
     found["deciding window"] = _deciding(evaluation.get("deciding_windows") or [])
     return {name: value for name, value in found.items() if value}
+
+
+def modes(evaluation: Evaluation) -> list[str]:
+    """Return what differs from the usual way to evaluate: int8 weights, strict entities."""
+    quantized = [evaluation["quantize"]] if "quantize" in evaluation else []
+    return quantized + (["strict"] if evaluation.get("strict") else [])
 
 
 def _with_baselines(
@@ -207,7 +226,8 @@ def near_baseline(evaluation: Evaluation) -> str:
     if not (gain < 2 * error and weak) and not (squared is not None and gain <= 0):
         return ""
     how = "barely better" if gain > 0 else "not better"
-    return f"{LABELS[name]} {score:.4f} is {how} than the {kind} baseline {baseline:.4f}"
+    values = f"{written(score, name)} is {how} than the {kind} baseline {written(baseline, name)}"
+    return f"{LABELS[name]} {values}"
 
 
 def no_entity(evaluation: Evaluation) -> str:

@@ -78,8 +78,13 @@ def _with_compilation(result: PlanResult, request: PlanRequest, progress: Progre
     if cost is None or not compile:
         return result
     plan = dataclasses.replace(result.plan, shapes=cost.shapes, real_share=cost.real_share)
+    rate = result.examples_per_second or 0.0
     return dataclasses.replace(
-        result, plan=plan, peak_memory_bytes=cost.peak_bytes, compile_cost=cost
+        result,
+        plan=plan,
+        peak_memory_bytes=cost.peak_bytes,
+        examples_per_second=round(rate * cost.window_seconds / cost.compiled_seconds, 3) or None,
+        compile_cost=cost,
     )
 
 

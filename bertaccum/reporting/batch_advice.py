@@ -101,6 +101,10 @@ def advice(record: Record) -> dict[str, Any]:
         measured = sum(line.get("gradient_noise") is not None for line in record.updates)
         what = f"measured its noise scale in only {counted(measured, 'update')}"
         remedy = f"train at least {_MIN_UPDATES + 1} updates, without `noise_scale` none"
+        rows = (record.inputs.get("rows") or {}).get("train.tsv", math.inf)
+        if not measured and record.config.target_batch >= rows:
+            what = "reads all examples in each update, so there is no gradient noise to measure"
+            remedy = "train with a lower `target_batch`"
         if measured >= _MIN_UPDATES:
             what = "measured a gradient noise or signal that is not above zero"
             remedy = "train longer, so that more updates measure them"

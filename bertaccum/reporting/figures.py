@@ -21,7 +21,7 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER
+from bertaccum.options.metrics import LABELS, LOWER_IS_BETTER, written
 from bertaccum.reporting.curves import Series, smoothed
 from bertaccum.system.atomic import write_bytes
 from bertaccum.system.phrases import counted
@@ -283,7 +283,7 @@ def write_heat_map(
     if np.isnan(values).all():
         return []
     with matplotlib.rc_context(STYLE):
-        figures = files_of(_drawn(values, down, across, grid, LABELS[result["best_by"]]), "sweep")
+        figures = files_of(_drawn(values, down, across, grid, result["best_by"]), "sweep")
     for name, contents in figures.items():
         write_bytes(folder / name, contents)
     return [str(folder / name) for name in figures]
@@ -304,6 +304,6 @@ def _drawn(
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             color = "white" if value < middle else "black"
-            axes.text(column, row, f"{value:.4f}", ha="center", va="center", color=color)
-    figure.colorbar(image, label=f"dev {metric}, mean over seeds")
+            axes.text(column, row, written(value, metric), ha="center", va="center", color=color)
+    figure.colorbar(image, label=f"dev {LABELS[metric]}, mean over seeds")
     return figure

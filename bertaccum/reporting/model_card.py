@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.options.metrics import LABELS, METRICS, scores, warning
+from bertaccum.options.metrics import LABELS, METRICS, modes, scores, warning
 from bertaccum.options.task_names import MASKED_LM, TOKEN_CLASSIFICATION
 from bertaccum.reporting import run_facts
 from bertaccum.reporting.curves import default_span, read_series
@@ -96,7 +96,7 @@ def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, s
     rows, warnings = [], []
     for name, values in evaluated.items():
         file = Path(str(values.get("data", name))).name
-        file += f" ({values['quantize']})" if "quantize" in values else ""
+        file += f" ({', '.join(modes(values))})" if modes(values) else ""
         rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
         if doubt := warning(values):
             warnings.append(f"On {file}, {doubt}.")

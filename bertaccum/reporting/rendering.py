@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from bertaccum.options.metrics import written
 from bertaccum.system.printable import printable
 
 
@@ -41,4 +42,5 @@ _ENVIRONMENT = jinja2.Environment(
     finalize=_shown,
 )
 _ENVIRONMENT.filters["text"] = as_text
+_ENVIRONMENT.filters["written"] = written
 _ENVIRONMENT.filters["code"] = lambda text: " ".join(text.replace("`", "'").split())

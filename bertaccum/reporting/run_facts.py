@@ -11,7 +11,7 @@ import numpy as np
 
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.metrics import LABELS, mean_loss, noise_scale, outcome, shown
+from bertaccum.options.metrics import LABELS, mean_loss, noise_scale, outcome, shown, written
 from bertaccum.options.pretraining import text_paths
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
@@ -161,13 +161,14 @@ def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, st
     rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
     means, seen = trailing(series, span), series.seen
     for row in rows.tolist():
-        before = series.scores[series.evaluated <= seen[row]]
+        before = series.scores[series.evaluated <= seen[row]][-1:]
+        score = [written(one, series.metric) for one in before if np.isfinite(one)]
         yield {
             "examples seen": f"{seen[row]:,}",
             "update": f"{series.updates[row]:,}",
             "training loss": _number(means[row], ".4f"),
             "learning rate": _number(series.learning_rate[row], ".2e"),
-            f"dev {LABELS[series.metric]}": _number(before[-1], ".4f") if len(before) else "",
+            f"dev {LABELS[series.metric]}": "".join(score),
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ def outline(record: Record) -> dict[str, Any]:
     best, plan = record.best or {}, record.plan
     with undamaged(record.paths.path):
         numbers = [plan.get("micro_batch"), plan.get("updates"), record.seconds]
-        numbers += [best.get(name) for name in ("accuracy", "update", record.best_by)]
-        _check_numbers(*numbers, *(update["update"] for update in record.updates[-1:]))
+        numbers += [best.get("update"), *(update["update"] for update in record.updates[-1:])]
+        _check_numbers(*numbers)
+        # A mean squared error has the square of the labels' unit, and a perplexity no bound.
+        scores = best.get("accuracy"), best.get(record.best_by)
+        _check_numbers(*scores, largest=sys.float_info.max)
         return {
             "run": str(record.paths.path),
             "status": record.status,
@@ -49,10 +53,10 @@ def outline(record: Record) -> dict[str, Any]:
         }
 
 
-def _check_numbers(*values: Any) -> None:
+def _check_numbers(*values: Any, largest: float = _LARGEST) -> None:
     """Raise ValueError unless each value is None or a number that a table can show."""
     for value in values:
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= _LARGEST):
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= largest):
             raise ValueError(f"{str(value)[:40]} is not a number of a run")
 
 
@@ -65,8 +69,8 @@ def details(record: Record) -> dict[str, Any]:
       `noise_scale` (see `noise_facts`), `best` (the evaluation of the best checkpoint),
       `evaluations` (on dev.tsv during training), `evaluated` (the results of `bertaccum eval`,
       keyed by split or file), `out_of_memory` (the events), `summary` (None before the run has
-      finished), `config` (the options that the user set) and `resolved` (other options that differ
-      from their defaults).
+      finished), `peak_memory_bytes` (of all updates), `config` (the options that the user set) and
+      `resolved` (other options that differ from their defaults).
     """
     names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
     names += ["shapes", "real_share"]
@@ -83,6 +87,7 @@ def details(record: Record) -> dict[str, Any]:
             "evaluated": {name: _totals(values) for name, values in evaluations(record).items()},
             "out_of_memory": record.out_of_memory,
             "summary": record.summary,
+            "peak_memory_bytes": _peak_memory(record),
             "config": {name: value for name, value in values.items() if name in named},
             "resolved": {name: value for name, value in changed.items() if name not in named},
         }
@@ -122,8 +127,11 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
     metric = metrics.pop() if len(metrics) == 1 else None
     several = [curves.read_series(record, metric or "accuracy") for record in records]
     if not any(len(series.loss) for series in several):
-        what = "none of these runs has an update yet"
-        raise InputError(what, "wait for the first update", path=runs[0])
+        what, remedy = "none of these runs has an update yet", "wait for the first update"
+        if all(record.summary for record in records):
+            what = "none of these runs made an update, so there is no loss to compare"
+            remedy = "add a run that was trained, or see their scores with `bertaccum show`"
+        raise InputError(what, remedy, path=runs[0])
     span = config.smooth or curves.default_span(several)
     size = max(int(series.examples.max()) for series in several if len(series.examples))
     names = unique_names(records)
@@ -172,9 +180,8 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
     `size` is the number of examples in the largest update of all runs.
     """
     with undamaged(record.paths.path):
-        summary, plan = record.summary or {}, record.plan
+        plan = record.plan
         best, last = record.best or {}, record.evaluations[-1] if record.evaluations else {}
-        peaks = [update.get("peak_memory_bytes") or 0 for update in record.updates]
         return {
             "run": name,
             "status": record.status,
@@ -192,8 +199,14 @@ def row(name: str, record: Record, series: Series, span: int, size: int) -> dict
             "majority_accuracy": best.get("majority_accuracy"),
             **{f"final_dev_{metric}": last.get(metric) for metric in METRICS},
             "seconds": record.seconds,
-            "peak_memory_bytes": summary.get("peak_memory_bytes") or max(peaks, default=0) or None,
+            "peak_memory_bytes": _peak_memory(record),
         }
+
+
+def _peak_memory(record: Record) -> int | None:
+    """Return the peak memory of all updates in bytes, None if it is unknown."""
+    of_updates = [update.get("peak_memory_bytes") or 0 for update in record.updates]
+    return (record.summary or {}).get("peak_memory_bytes") or max(of_updates, default=0) or None
 
 
 def differences(records: Sequence[Record]) -> dict[str, list[Any]]:

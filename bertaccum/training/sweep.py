@@ -154,10 +154,17 @@ class Sweep:
         self._rounds = _ROUNDS if halving else (1.0,)
         self._folder = out
         asked = {name: value for name, value in named.items() if name != "out"}
-        values = {name: [*dict.fromkeys(c.options[name] for c in self.cells)] for name in grid}
-        self._asked = {"grid": values, "seeds": seeds, "halving": halving, "options": asked}
+        self._asked = {"grid": self.grid, "seeds": seeds, "halving": halving, "options": asked}
         if (saved := read_mapping(self._folder / RECORD)) is not None:
             self._continue(saved)
+
+    @property
+    def grid(self) -> dict[str, list[Any]]:
+        """The different values of each option, as the cells contain them."""
+        return {
+            name: [*dict.fromkeys(cell.options[name] for cell in self.cells)]
+            for name in self.cells[0].options
+        }
 
     def _continue(self, saved: dict[str, Any]) -> None:
         if saved.get("asked") != json.loads(json_text(self._asked)):
@@ -336,7 +343,7 @@ def search(
             if callback is not None:
                 callback(event)
     found = sweep.result()
-    return found | {"figures": write_heat_map(out, chosen, found)}
+    return found | {"figures": write_heat_map(out, sweep.grid, found)}
 
 
 def _key(fraction: float) -> str:

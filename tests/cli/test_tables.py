@@ -215,7 +215,7 @@ def details() -> dict[str, Any]:
     shapes = [[rows, 4096 // rows] for rows in (8, 16, 21, 32, 42, 64, 93, 128)]
     more = {
         "plan": {"why": "why", "shapes": shapes, "real_share": 0.8765},
-        "last_update": None, "summary": None, "out_of_memory": [],
+        "last_update": None, "summary": None, "out_of_memory": [], "peak_memory_bytes": None,
         "config": {"epochs": 3.0}, "resolved": {"micro_batch": 8}, "best": evaluations[1],
         "training_loss": {"mean": 0.4321, "examples": 1_234, "last_update": 0.4567},
         "noise_scale": {

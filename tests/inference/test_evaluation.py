@@ -13,7 +13,7 @@ from runs_of_tasks import TEXTS, RunOf, write_table
 from small import Notes
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.inference.evaluate import Predictions, most_wrong, predictions
+from bertaccum.inference.evaluate import Predictions, _marked, most_wrong, predictions
 from bertaccum.options.commands import EvalConfig
 from bertaccum.system.files import sha256
 from bertaccum.tasks.classification import Classification
@@ -89,6 +89,11 @@ def test_most_wrong_matches_values_by_hand(tmp_path: Path) -> None:
     }
     assert (second["row"], second["text"], second["probability"]) == (3, "<b>", pytest.approx(0.7))
     assert most_wrong(found, 1) == [first]
+
+
+def test_wrong_word_is_marked_between_any_spaces() -> None:
+    assert _marked(" EU  rejects", 1) == "EU →rejects←"
+    assert _marked(" two  spaces", None) == " two  spaces"
 
 
 def test_copy_of_a_prepared_file_has_the_same_texts(run_of: RunOf, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from bertaccum.options.metrics import (
     near_baseline,
     one_class,
     outcome,
+    scores,
     sentence,
+    shown,
     warning,
+    written,
 )
 
 SCORES: dict[str, Any] = {
@@ -69,6 +72,25 @@ def test_wording_omits_scores_that_earlier_versions_lack() -> None:
         "best dev accuracy": "0.5000 (update 3)",
         "dev loss of the best checkpoint": "0.7000",
     }
+
+
+def test_small_squared_errors_keep_their_digits() -> None:
+    """Their unit is that of the labels, squared. Other scores have four decimals."""
+    values = {"mse": 3.14159e-5, "mean_baseline_mse": 2.9e-5, "accuracy": 0.00314159}
+    assert scores(values) == {
+        "mean squared error": "3.142e-05",
+        "mean baseline": "2.9e-05 (always predicting the mean of train.tsv)",
+        "accuracy": "0.0031",
+    }
+    assert shown({"value": 3.14159e-5}, "value", metric="mse") == "3.142e-05"
+    assert "3.142e-05 is not better than the mean baseline 2.9e-05" in near_baseline(
+        values | {"examples": 9}
+    )
+    assert [written(one, "mse") for one in (0.5, 0.0, -0.0012345)] == [
+        "0.5000",
+        "0.0000",
+        "-0.001234",
+    ]
 
 
 def test_no_warning_if_data_has_one_class_or_predictions_vary() -> None:

@@ -18,6 +18,7 @@ from bertaccum.data.window_cuts import PRICES, Prices
 from bertaccum.errors import RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.planning import compile_cost as costs
+from bertaccum.planning import planner
 from bertaccum.planning.compile_cost import CompileCost, compile_cost
 from bertaccum.planning.cost import fit_prices
 from bertaccum.planning.measurement import MeasurementProcess, PlanRequest
@@ -224,3 +225,13 @@ def timed_plan() -> PlanResult:
         candidates=[],
     )
     return PlanResult(PLAN, costs, examples_per_second=1.0)
+
+
+def test_plan_with_compiled_steps_has_their_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "device_name", lambda: "NVIDIA T4")
+    before = timed_plan()
+    after = planner._with_compilation(before, request(), silent)
+    assert after.compile_cost is not None and after.examples_per_second is not None
+    faster = after.compile_cost.window_seconds / after.compile_cost.compiled_seconds
+    assert before.examples_per_second is not None and faster > 2
+    assert after.examples_per_second == pytest.approx(faster * before.examples_per_second, abs=1e-3)

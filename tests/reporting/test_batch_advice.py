@@ -73,6 +73,12 @@ def test_short_runs_are_an_error(run, updates: int) -> None:
     assert "noise scale" not in run("show", "run").out
 
 
+def test_updates_that_read_all_examples_have_no_noise(run) -> None:
+    write_run(Path("run"), [0.5] * 30, batch=1200)  # As many as the rows in train.tsv.
+    said = run("advise", "run").err
+    assert "reads all examples in each update" in said and "--target-batch" in said
+
+
 @pytest.mark.parametrize("values", [{"noise": -100}, {"signal": -10}])
 def test_noise_or_signal_below_zero_gives_no_advice(run, values: dict[str, float]) -> None:
     """Estimates may be negative, because they are differences."""

@@ -194,7 +194,7 @@ def test_different_training_data_is_listed_as_a_difference(run) -> None:
 )
 def test_invalid_input_gives_a_one_line_error(run, arguments: list[str], message: str) -> None:
     write_run(Path("small"), [0.7, 0.6])
-    write_run(Path("empty"), [])
+    write_run(Path("empty"), [], finished=False)
     write_run(Path("damaged"), [0.7])
     Path("damaged/config.yaml").write_text("seed: [")
     outcome = run("compare", *arguments)
@@ -202,6 +202,13 @@ def test_invalid_input_gives_a_one_line_error(run, arguments: list[str], message
     assert len(outcome.err.splitlines()) == 1
     assert re.search(message, outcome.err)
     assert not list(Path().glob("**/compare.*"))
+
+
+def test_finished_runs_without_updates_have_no_loss(run) -> None:
+    write_run(Path("a"), [])
+    assert "none of these runs made an update" in run("compare", "a", "a").err
+    write_run(Path("b"), [], finished=False)
+    assert "wait for the first update" in run("compare", "a", "b").err
 
 
 def test_figure_of_a_long_run_is_small(tmp_path: Path) -> None:

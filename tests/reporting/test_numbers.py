@@ -149,3 +149,25 @@ def test_progress_of_an_unfinished_run_is_reported(run: Any) -> None:
     over = write_run(Path("runs/over"), [0.7], scores=scores[:1])
     said = "run: runs/over; its best checkpoint: update 1"
     assert run_line(outline(read_record(over))) == said
+
+
+def test_scores_may_be_large(run: Any) -> None:
+    """A mean squared error has the square of the labels' unit."""
+    values = {"update": 2, "loss": 0.9, "mse": 9.3e12, "pearson": 0.5, "best": True}
+    write_run(Path("r"), [0.5, 0.4], scores=[values], best_by="mse", task="regression")
+    assert outline(read_record(Path("r")))["best_metric"]["value"] == 9.3e12
+    assert run("show", "r").code == 0
+
+
+def test_peak_memory_is_that_of_all_updates(run: Any) -> None:
+    folder = write_run(Path("r"), [0.5] * 3, finished=False)
+    lines = (folder / "metrics.jsonl").read_text().replace(f"{12 * 2**20}", f"{900 * 2**20}")
+    (folder / "metrics.jsonl").write_text(lines)
+    assert re.search(r"peak memory +900 MiB", run("show", "r").out)
+
+
+def test_strict_scores_are_named(run: Any) -> None:
+    folder = write_run(Path("r"), [0.5], task="token-classification")
+    values = {"run": "r", "update": None, "data": "test.tsv", "loss": 0.5, "examples": 9}
+    write_json(folder / "eval-test-strict.json", values | {"entity_f1": 0.5, "strict": True})
+    assert "| test.tsv (strict) |" in model_card(read_record(folder))

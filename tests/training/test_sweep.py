@@ -197,7 +197,19 @@ def test_cells_that_failed_for_another_reason_are_trained_again(tmp_path: Path) 
     assert len(again.runs) == 2
 
 
-@pytest.mark.parametrize("halving", [False, True])
+def test_heat_map_finds_values_that_were_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Python, a path may be a `Path`, and a switch a bool."""
+    write_small_task(tmp_path / "reviews", train=4, dev=2)
+    grid = {"init_checkpoint": [Path("a"), Path("b")], "compile": [True, False]}
+    monkeypatch.setattr(seed_sweep, "train", Trainer())
+    config = TrainConfig(data=str(tmp_path / "reviews"), learning_rate=1e-3)
+    options = config, tmp_path / "out", grid, 1, False, {}, silent, None, None
+    assert len(module.search(*options)["figures"]) == 2
+
+
+@pytest.mark.parametrize("halving", [True, False])
 def test_stopped_sweep_continues_where_it_stopped(tmp_path: Path, halving: bool) -> None:
     whole, stopped, rest = Trainer(), Trainer(stops=3e-5), Trainer()
     expected = run(tmp_path / "whole", whole, halving).result()

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertaccum.cli.display import table_fitting as fitting
 from bertaccum.cli.display.sentences import batch_advice, duration, suggested_rate
-from bertaccum.options.metrics import LABELS, ordered, shown
+from bertaccum.options.metrics import LABELS, ordered, shown, written
 from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_size, known_size
 
@@ -23,8 +23,8 @@ def print_seeds(result: dict[str, Any]) -> None:
     """Print the result of `bertaccum train --seeds`."""
     runs, metric = counted(result["runs"], "run"), LABELS[result["best_by"]]
     head = f"{runs}; checkpoints selected by dev {metric}"
-    known = {label: result[name] for name, label in _SPREAD.items() if name in result}
-    rows = [[label, *(f"{v:.4f}" for v in spread.values())] for label, spread in known.items()]
+    known = [name for name in _SPREAD if name in result]
+    rows = [[_SPREAD[n], *(written(v, n) for v in result[n].values())] for n in known]
     fitting.show((head, "mean", "standard deviation", "minimum", "maximum"), rows)
 
 
@@ -33,7 +33,7 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
     names = list(result["cells"][0]["options"])
     metric = LABELS.get(result["best_by"], "metric")
     head = (*names, "runs", "trained", f"dev {metric}", "standard deviation", "")
-    fitting.show(head, [_swept(cell) for cell in result["cells"]])
+    fitting.show(head, [_swept(cell, result["best_by"] or "") for cell in result["cells"]])
     grid = f"the whole grid takes {result['grid_updates']:,}"
     updates = counted(result["updates"], "update")
     fitting.print_line(f"{updates} in {duration(result['seconds'])}; {grid}")
@@ -44,13 +44,13 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
         fitting.print_line(f"best{first}: {command}", wrap=False)
 
 
-def _swept(cell: dict[str, Any]) -> list[str]:
+def _swept(cell: dict[str, Any], metric: str) -> list[str]:
     return [
         *map(str, cell["options"].values()),
         f"{cell['runs']}",
         f"{cell['fraction']:.0%}",
-        shown(cell, "mean"),
-        "" if cell["mean"] is None or cell["runs"] == 1 else shown(cell, "std"),
+        shown(cell, "mean", metric=metric),
+        "" if cell["mean"] is None or cell["runs"] == 1 else shown(cell, "std", metric=metric),
         f"failed: {cell['failed']}" if cell["failed"] else "",
     ]
 
@@ -77,7 +77,7 @@ def print_comparison(values: dict[str, Any]) -> None:
 
 
 def _measured_model(one: dict[str, Any]) -> list[str]:
-    score = f"{LABELS[one['metric']]} {shown(one, 'value')}"
+    score = f"{LABELS[one['metric']]} {shown(one, 'value', metric=one['metric'])}"
     size, time = format_size(one["model_bytes"]), f"{one['milliseconds_per_text']:.1f} ms"
     return [one["run"], one["evaluation"], score, size, time]
 
@@ -94,9 +94,11 @@ def _compared_run(row: dict[str, Any], values: dict[str, Any]) -> dict[str, str]
     """Return the facts of a run that `compare` shows; an unknown fact is an empty string."""
     split = [str(row[name] or "?") for name in ("accumulation_steps", "micro_batch")]
     size, metric, best = values["equal_mean_examples"], values["best_by"], row["best_metric"]
-    score = "" if best is None else f"{shown(best, 'value')} (update {best['update']:,})"
-    if metric is None and best is not None:
-        score = f"{LABELS[best['name']]} {score}"
+    score = ""
+    if best is not None:
+        name = f"{LABELS[best['name']]} " if metric is None else ""
+        value = shown(best, "value", metric=best["name"])
+        score = f"{name}{value} (update {best['update']:,})"
     names = ordered(metric)[1:] if metric else ordered("accuracy")
     own = {f"dev {LABELS[n]} of the best checkpoint": shown(row, f"best_dev_{n}") for n in names}
     return {

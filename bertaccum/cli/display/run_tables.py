@@ -35,7 +35,7 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
         f"{row['target_batch']}",
         f"{row['micro_batch']}",
         f"{row['updates']:,}",
-        f"{shown(best, 'value')}{named}" if best else "",
+        f"{shown(best, 'value', metric=row['best_by'])}{named}" if best else "",
         shown(best, "update", ","),
         duration(row["seconds"]),
     ]
@@ -43,7 +43,7 @@ def _outline(row: dict[str, Any], mixed: bool) -> list[str]:
 
 def print_run(details: dict[str, Any]) -> None:
     """Print the result of `bertaccum show`."""
-    last, summary, plan = details["last_update"], details["summary"], details["plan"]
+    summary, plan = details["summary"], details["plan"]
     why = plan["why"]
     facts = {
         "run": f"{details['run']}, {details['status']}",
@@ -56,7 +56,7 @@ def print_run(details: dict[str, Any]) -> None:
         "noise scale": metrics.noise_scale(details["noise_scale"]),
         "training time": duration(details["seconds"]),
         "speed": _speed(summary) if summary else "",
-        "peak memory": known_size((summary or last or {}).get("peak_memory_bytes")),
+        "peak memory": known_size(details["peak_memory_bytes"]),
         "out of memory": ", ".join(f"update {e['update']}" for e in details["out_of_memory"]),
     }
     if details["best"]:

@@ -160,7 +160,7 @@ def _predicted(predicted: Prediction) -> list[str]:
     if predicted.masks is not None:
         return [predicted.filled]
     if predicted.score is not None:
-        return [f"{predicted.score:.4f}"]
+        return [metrics.written(predicted.score, "mse")]
     assert predicted.probabilities is not None
     if predicted.labels is None:
         assert predicted.label is not None

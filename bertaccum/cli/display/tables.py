@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertaccum.cli.display.sentences import relative_path
 from bertaccum.cli.display.table_fitting import is_limited, print_line, show, show_facts, show_whole
-from bertaccum.options.metrics import MAX_CLASSES, confusions, scores, warning
+from bertaccum.options.metrics import MAX_CLASSES, confusions, modes, scores, warning
 from bertaccum.options.task_names import REGRESSION
 from bertaccum.system.phrases import counted
 
@@ -26,8 +26,8 @@ def print_evaluation(values: dict[str, Any]) -> None:
     """Print the tables of `bertaccum eval`."""
     data = relative_path(Path(values["data"]))
     update = "" if values["update"] is None else f"; best checkpoint, update {values['update']:,}"
-    quantized = f", {values['quantize']}" if "quantize" in values else ""
-    print_line(f"{counted(values['examples'], 'example')} of {data}{update}{quantized}")
+    how = "".join(f", {mode}" for mode in modes(values))
+    print_line(f"{counted(values['examples'], 'example')} of {data}{update}{how}")
     show_facts(scores(values) | {"note": warning(values)})
     if "classes" in values:
         _class_scores(values["classes"], values.get("thresholds"))
