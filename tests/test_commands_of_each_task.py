@@ -336,6 +336,10 @@ def test_options_that_do_not_suit_the_task_give_one_line(
             ["eval", "--run", "runs/one", "--file", "data/dev.tsv", "--label-form", "names"],
             "--label-form cannot be used with the task regression",
         ),
+        (
+            ["eval", "--run", "runs/one", "--file", "data/dev.tsv", "--label-separator", ";"],
+            "--label-separator cannot be used with the task regression",
+        ),
         (["eval", "--run", "runs/one", "--calibrate"], "--calibrate cannot be used with the task"),
         (
             ["eval", "--run", "runs/one", "--file", "unknown.csv", "--label-column", "score"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import StepConfig
 from bertaccum.options.fields import is_address
+from bertaccum.options.pretraining import text_paths
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
 from bertaccum.system.hub_names import HUB_PREFIX, Repository, model_named
+from bertaccum.system.phrases import listed
 from bertaccum.system.progress import Progress, tell
 
 DEFAULT_PRESET = "bert-small"
@@ -326,16 +329,18 @@ def _vocabulary_path(config: StepConfig, checkpoint: _Checkpoint | None) -> Path
         return Path(config.vocab)
     # Pretrained weights need the vocabulary that was used in pretraining, whose IDs select the
     # embeddings.
-    home, others = (
-        (checkpoint.folder, checkpoint.form.vocabularies) if checkpoint else (Path(config.data), ())
-    )
-    for name in (WORDS, *others):
+    if checkpoint is not None:
+        homes, others = [checkpoint.folder], checkpoint.form.vocabularies
+    else:
+        data = text_paths(config.data) if config.predicts_masked else [config.data]
+        homes, others = [Path(path) for path in data], ()
+    for home, name in itertools.product(homes, (WORDS, *others)):
         if (home / name).is_file():
             return home / name
     remedy = (
         "pass one with `vocab`; `bertaccum prepare --source sample` writes data/sample/vocab.txt"
     )
-    raise ConfigError(f"there is no {WORDS} in {home}", remedy)
+    raise ConfigError(f"there is no {WORDS} in {listed([str(home) for home in homes])}", remedy)
 
 
 def _name(config: StepConfig, checkpoint: _Checkpoint | None) -> str:

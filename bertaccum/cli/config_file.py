@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from bertaccum.cli.options import FieldOption, explained_option, file_option
+from bertaccum.cli.options import FieldOption, explained_option, file_option, flag_of
 from bertaccum.errors import ConfigError, InputError
 
 _Ignored: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
@@ -63,6 +63,9 @@ def _read(
         if ignored(key, given):
             continue
         if key not in parameters:
+            if flag := flag_of(ctx, key, parameters):
+                what = f"{key!r} cannot be in a file"
+                raise ConfigError(what, f"pass {flag} on the command line", path=path, row=row)
             closest = difflib.get_close_matches(key, parameters, n=1, cutoff=0.0)[0]
             explained = explained_option(ctx, key, parameters)
             hint = explained.replace("`", "") or f"did you mean {closest}?"

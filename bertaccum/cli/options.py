@@ -21,7 +21,7 @@ from bertaccum.cli.display.view import Lines, Records, View
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import GROUPS, OUTPUT
 from bertaccum.options.fields import AUTO, Numbers, problem_of
-from bertaccum.options.other_names import explain_option
+from bertaccum.options.other_names import explain_option, own_option
 from bertaccum.runs.paths import RunPaths, target_of
 
 # With more options, `--help` shows only the main ones, and `--help-all` shows all of them.
@@ -64,6 +64,12 @@ def explained_option(ctx: click.Context, name: str, own: Collection[str]) -> str
     commands = getattr(ctx.find_root().command, "commands", {})
     known = {command: _options_of(those) for command, those in commands.items()}
     return explain_option(name, str(ctx.command.name), known | {str(ctx.command.name): own})
+
+
+def flag_of(ctx: click.Context, name: str, others: Collection[str]) -> str | None:
+    """Return the flag that a name stands for, unless it also stands for one of `others`."""
+    ours = None if own_option(name, others) else own_option(name, _options_of(ctx.command))
+    return ours and f"--{ours.replace('_', '-')}"
 
 
 @contextlib.contextmanager
@@ -339,10 +345,10 @@ def make_view(quiet: bool, log_format: str, seconds: float, verbose: bool = Fals
     """Return the view that suits the options and stderr."""
     from bertaccum.cli.display.terminal_view import Live
 
+    if log_format == "json":
+        return Records(seconds, verbose, quiet)
     if quiet:
         return View(verbose)
-    if log_format == "json":
-        return Records(seconds, verbose)
     # On a terminal of size 0, rich shows nothing.
     if sys.stderr.isatty() and min(os.get_terminal_size(sys.stderr.fileno())) > 0:
         return Live(verbose=verbose)

@@ -35,13 +35,17 @@ def announce_run(view: View, named: str) -> Record:
     return record
 
 
-def announce_split(view: View, record: Record, split: str | None) -> str:
-    """Show and return the split on which the best model of a run is evaluated."""
+def announce_split(view: View, record: Record, split: str | None) -> str | None:
+    """Show and return the split on which the best model of a run is evaluated.
+
+    Texts to pretrain on have no splits, so that `split` is returned as it is.
+    """
+    if record.config.predicts_masked:
+        return split
     from data_prep.tables.tsv import default_split
 
     split = split or default_split(Path(record.config.data))
-    if not record.config.predicts_masked:
-        view.note(f"evaluating on {split}.tsv")
+    view.note(f"evaluating on {split}.tsv")
     return split
 
 

@@ -581,6 +581,12 @@ class ShowConfig(Options):
     run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
 
 
+def no_effect_on_stdin(name: str) -> ConfigError:
+    """Return the error about an option of tables that is given for standard input."""
+    what = f"`{name}` has no effect on stdin, of which each line is a text"
+    return ConfigError(what, f"write the table to a file, or omit `{name}`")
+
+
 @dataclass(frozen=True)
 class PredictConfig(ShowConfig):
     """Options of `bertaccum predict`: the run, the texts and the batch size."""
@@ -612,8 +618,7 @@ class PredictConfig(ShowConfig):
             what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
             raise ConfigError(what, "add `file`, or omit these options")
         if self.file == "-" and (unused := named & {*self._of_file} - {"encoding"}):
-            what = f"`{min(unused)}` has no effect on stdin, of which each line is a text"
-            raise ConfigError(what, f"write the table to a file, or omit `{min(unused)}`")
+            raise no_effect_on_stdin(min(unused))
 
 
 @dataclass(frozen=True)
@@ -684,6 +689,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _refuse_both(self, "split", "file", "the rows to evaluate on")
+        fields.refuse_single_label_column(self, "label_column")
         if self.quantize == INT8 and (self.calibrate is not None or self.thresholds is not None):
             name = "calibrate" if self.thresholds is None else "thresholds"
             what = f"`{name}` fits the run's own weights, not those of `quantize` {INT8}"

@@ -232,6 +232,14 @@ def label_columns_setting(file: str = "", group: str | None = None) -> Any:
     return setting(None, help, group=group, check=column_names)
 
 
+def refuse_single_label_column(config: Any, *names: str) -> None:
+    """Raise ConfigError if `label_columns` and an option for a single column are both given."""
+    for name in names:
+        if config.label_columns and getattr(config, name) != getattr(type(config), name):
+            what = f"`{name}` {getattr(config, name)} and `label_columns` both name the labels"
+            raise ConfigError(what, "omit one of the two")
+
+
 def label_separator_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `label_separator`."""
     help = "Separator of the labels in the label column, for a multi-label task."

@@ -17,8 +17,18 @@ def other_names() -> dict[str, dict[str, list[str]]]:
     return {name: {own: others.split() for own, others in rows.items()} for name, rows in tables}
 
 
+def _plain(name: str) -> str:
+    return name.strip("-").replace("-", "_").lower()
+
+
 def _called(table: str, asked: str) -> list[str]:
     return [own for own, others in other_names()[table].items() if asked in others]
+
+
+def own_option(name: str, options: Collection[str]) -> str | None:
+    """Return which of some options a name stands for, here or in another program, if any."""
+    asked = _plain(name)
+    return next((ours for ours in (asked, *_called("options", asked)) if ours in options), None)
 
 
 def explain_option(name: str, command: str, options: Mapping[str, Collection[str]]) -> str:
@@ -30,14 +40,12 @@ def explain_option(name: str, command: str, options: Mapping[str, Collection[str
     Returns:
       A phrase with our options in backticks, such as "bertaccum calls this `learning_rate`".
     """
-    asked = name.strip("-").replace("-", "_").lower()
-    names = [asked, *_called("options", asked)]
-    for ours in names:
-        if ours in options[command]:
-            return f"bertaccum calls this `{ours}`"
+    asked = _plain(name)
+    if ours := own_option(name, options[command]):
+        return f"bertaccum calls this `{ours}`"
     if instead := _called("instead", asked):
         return instead[0]
-    for ours in names:
+    for ours in (asked, *_called("options", asked)):
         if having := [other for other, those in options.items() if ours in those]:
             called = "this is" if ours == asked else f"bertaccum calls this `{ours}`,"
             return f"{called} an option of `bertaccum {'`, `'.join(having)}`"

@@ -202,6 +202,7 @@ class PrepareConfig(Options):
         if self.label_columns and self.task not in (None, MULTI_LABEL):
             what = f"`label_columns` and `task` {self.task} contradict each other"
             raise ConfigError(what, "omit one of the two")
+        fields.refuse_single_label_column(self, "label_column", "test_label_column")
         if self.text_pair_column and self.task == TOKEN_CLASSIFICATION:
             what = "`text_pair_column` and `task` token-classification contradict each other"
             raise ConfigError(what, "omit one of the two")

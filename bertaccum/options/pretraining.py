@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class PretrainConfig(TrainConfig):
         "Words to add to the vocabulary: a file with one per line, or the number of the most"
         " frequent words in the texts that have several pieces. The embedding of a new word is the"
         " mean of its pieces. [default: none]",
+        path=True,
     )
     task: str | None = data_option(MASKED_LM, "Kind of task.", choices=(MASKED_LM,))
     target_batch: int = memory_option(
@@ -121,8 +123,9 @@ class PretrainConfig(TrainConfig):
 
 def text_paths(text: str) -> list[str]:
     """Return the paths that the option `text` names; a name that exists is a single path."""
-    if Path(text).exists():
-        return [text] if text else []
+    with contextlib.suppress(OSError):  # A list may be longer than a path can be.
+        if Path(text).exists():
+            return [text] if text else []
     return [path for part in text.split(",") if (path := part.strip())]
 
 

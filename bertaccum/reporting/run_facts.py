@@ -12,7 +12,7 @@ import numpy as np
 from bertaccum.data.truncation import Truncation
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LABELS, mean_loss, noise_scale, outcome, shown, written
-from bertaccum.options.pretraining import text_paths
+from bertaccum.options.pretraining import hidden_options, text_paths
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series, trailing, training_loss
 from bertaccum.runs.record import Record
@@ -27,14 +27,19 @@ INPUTS = ("train.tsv", "dev.tsv", "texts", "unlabelled", "vocabulary", "pretrain
 
 def options(config: TrainConfig, deciding: bool = False) -> dict[str, str]:
     """Return the options of a run, or those that decide the updates, with short paths."""
-    chosen = {}
+    chosen, omitted = {}, hidden_options(type(config)) | {"out"}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if value is None or field.name == "out" or (deciding and field.metadata["free"]):
+        if value is None or field.name in omitted or (deciding and field.metadata["free"]):
             continue
         is_path = field.metadata["path"] and parse_pinned(str(value)) is None
-        chosen[field.name] = Path(value).name if is_path else str(value)
+        chosen[field.name] = _names(value, field.name == "text") if is_path else str(value)
     return chosen
+
+
+def _names(path: str, several: bool) -> str:
+    """Return the name of a file or folder, or of several whose paths are separated by commas."""
+    return ", ".join(Path(one).name for one in (text_paths(path) if several else [path]))
 
 
 def model_name(record: Record) -> str:
@@ -45,8 +50,8 @@ def model_name(record: Record) -> str:
 
 
 def data_name(record: Record) -> str:
-    """Return the name of the data folder of a run."""
-    return ", ".join(Path(path).name for path in text_paths(record.config.data))
+    """Return the name of the data folder of a run, or those of the texts to pretrain on."""
+    return _names(record.config.data, record.config.predicts_masked)
 
 
 def facts(record: Record, series: Series, span: int) -> dict[str, Any]:

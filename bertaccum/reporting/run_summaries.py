@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertaccum.errors import InputError, cannot_create
-from bertaccum.options.commands import CompareConfig, TrainConfig
+from bertaccum.options.commands import CompareConfig
 from bertaccum.options.fields import named_options
 from bertaccum.options.metrics import METRICS
 from bertaccum.reporting import curves
@@ -215,10 +215,13 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
     Inputs may differ between runs with the same options.
     """
     differing: dict[str, list[Any]] = {}
-    for field in dataclasses.fields(TrainConfig):
-        values = [getattr(record.config, field.name) for record in records]
-        if field.name != "out" and any(value != values[0] for value in values):
-            differing[field.name] = values
+    configs = [vars(record.config) for record in records]
+    # `text` of pretraining repeats `data`, and only runs of pretraining have further options.
+    shared = {*configs[0]}.intersection(*configs) - {"out", "text"}
+    for name in configs[0]:
+        values = [config.get(name) for config in configs]
+        if name in shared and any(value != values[0] for value in values):
+            differing[name] = values
     began = [record.inputs for record in records]
     for name in INPUTS:
         digests = [str(inputs.get(name) or "none")[:12] for inputs in began]

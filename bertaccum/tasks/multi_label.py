@@ -27,7 +27,9 @@ class MultiLabel:
     """A `Task` that decides for each label whether it applies to an example."""
 
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "average_precision", "loss")
-    options: ClassVar[frozenset[str]] = frozenset({"calibrate", "thresholds", "label_form"})
+    options: ClassVar[frozenset[str]] = frozenset(
+        {"calibrate", "thresholds", "label_form", "label_separator"}
+    )
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     label_dtype: ClassVar[type[np.generic]] = np.float32
 

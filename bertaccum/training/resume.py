@@ -18,7 +18,7 @@ from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import AUTO, ON
-from bertaccum.options.pretraining import text_paths
+from bertaccum.options.pretraining import hidden_options, text_paths
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
 from bertaccum.runs.record import (
@@ -65,7 +65,9 @@ def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
     """
     checkpoint = config.init_checkpoint or config.model or model
     config = dataclasses.replace(config, init_checkpoint=checkpoint)
-    paths = [name for name in _PATHS if hasattr(config, name)]
+    # The hidden `data` of pretraining is the whole list `text`, which need not be a path.
+    hidden = hidden_options(type(config))
+    paths = [name for name in _PATHS if hasattr(config, name) and name not in hidden]
     resolved = {name: _resolved(name, getattr(config, name)) for name in paths}
     return dataclasses.replace(config, **resolved)
 

@@ -26,7 +26,7 @@ from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
-from bertaccum.system.files import json_text, read_mapping
+from bertaccum.system.files import json_digest, json_text, read_mapping
 from bertaccum.system.progress import Progress, silent
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.prepared_labels import read_labels
@@ -46,6 +46,8 @@ PAPER: dict[str, list[Any]] = {
 _ROUNDS = (1 / 9, 1 / 3, 1.0)
 _KEPT = 1 / 3
 RECORD = "sweep.json"
+# Maximum number of bytes in the name of a cell's folder.
+_LONGEST_NAME = 200
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
 
 
@@ -69,8 +71,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of the folder of its runs."""
-        return ",".join(f"{name}={value}" for name, value in self.options.items())
+        """The name of the folder of its runs, which file systems limit to 255 bytes."""
+        name = ",".join(f"{name}={value}" for name, value in self.options.items())
+        encoded = name.encode(errors="surrogateescape")
+        if len(encoded) <= _LONGEST_NAME:
+            return name
+        start = encoded[: _LONGEST_NAME - 50].decode(errors="ignore")
+        return f"{start}-{json_digest(self.options)[:12]}"
 
     @property
     def fraction(self) -> float:
@@ -107,7 +114,8 @@ def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
     Raises:
       ConfigError: A value is invalid, or an option cannot be in a grid.
     """
-    if fixed := {"out", "data", "seed", "max_updates"} & grid.keys():
+    # Scores of different data, tasks or metrics cannot be ranked.
+    if fixed := {"out", "data", "seed", "max_updates", "task", "best_by"} & grid.keys():
         raise ConfigError(
             f"`{min(fixed)}` cannot be in a grid", "set it as an option of the whole sweep"
         )

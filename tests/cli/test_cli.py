@@ -501,6 +501,31 @@ def test_interruption_and_full_disk_give_one_error_line(
     assert outcome.err.startswith("error: x.tsv: No space left on device;")
 
 
+def test_quiet_error_is_a_record_with_records(run) -> None:
+    outcome = run("train", "--data", "absent", "--quiet", "--log-format", "json")
+    (line,) = outcome.err.splitlines()
+    record = json.loads(line)
+    assert (outcome.code, record["event"], record["exit_code"]) == (2, "error", 2)
+    assert record["message"].startswith("absent/train.tsv: there is no such file")
+
+
+def test_runs_that_cannot_be_read_are_named_without_a_table(run) -> None:
+    Path("runs/damaged").mkdir(parents=True)
+    Path("runs/damaged/config.yaml").write_text("seed: {}\n")
+    for arguments in ([], ["--json"]):
+        outcome = run("runs", *arguments)
+        assert (outcome.code or 0, outcome.out) == (0, "")
+        assert outcome.err.startswith("not listed: runs/damaged/config.yaml: ")
+
+
+def test_options_of_predict_without_effect_are_refused(run) -> None:
+    check_error(run("predict", "a", "--results", "r.tsv", "--json"), "so --json has no effect; om")
+    message = "--text-column has no effect on stdin, of which each line is a text; write"
+    for column in ("text", "body"):
+        for file in ([], ["--file", "-"]):
+            check_error(run("predict", *file, "--text-column", column), message)
+
+
 def test_program_without_command_shows_the_help(run) -> None:
     outcome = run()
     assert (outcome.code or 0) == 0

@@ -66,6 +66,7 @@ def test_empty_values_are_no_defaults(tmp_path: Path, program: Any) -> None:
     for arguments, message in (
         (("train", "--config", config), "error: --init-checkpoint is empty"),
         (("pretrain", "--text", ""), "error: --text is empty"),
+        (("pretrain", "--text", "a", "--add-words", ""), "error: --add-words is empty"),
         (("show", ""), "error: .: there is no run here"),
     ):
         code, _, error = program(*arguments)
@@ -214,6 +215,11 @@ def test_error_names_an_invalid_delimiter_or_encoding(
         (EvalConfig, {"encoding": "utf-16"}, ["`encoding`", "`file`"]),
         (EvalConfig, {"split": "dev", "file": "a.csv"}, ["`split` dev", "`file` a.csv"]),
         (PredictConfig, {"text_column": "body"}, ["`text_column`", "`file`"]),
+        (
+            EvalConfig,
+            {"file": "a.csv", "label_columns": "a,b", "label_column": "y"},
+            ["`label_column` y and `label_columns`"],
+        ),
         (PredictConfig, {"delimiter": "tab", "file": "-"}, ["`delimiter` has no effect on stdin"]),
         (PrepareConfig, {"allow_unverified_archive": True}, ["without `archive`"]),
         (

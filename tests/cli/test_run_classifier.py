@@ -137,19 +137,27 @@ def test_predict_writes_test_results(run: Any, folder: Path) -> None:
     assert [str(row.argmax()) for row in rows] == [p.label for p in wanted]
 
 
+CHANCES = {"entailment": 0.1, "neutral": 0.2, "contradiction": 0.7}
+
+
+def glue_table(folder: Path, labels: dict[str, str]) -> str:
+    """Return a test set of GLUE, given GLUE's word for each label."""
+    manifest = {"tool": TOOL, "files": {"test.tsv": ""}, "options": {}, "counts": {}}
+    glue = {"submission": {"test": "MNLI-m.tsv"}, "labels": [*labels.values()]}
+    manifest |= {"source": "a task of GLUE", "task": "classification" if labels else "regression"}
+    manifest |= {"labels": [*labels], "glue": glue}
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return str(folder / "test.tsv")
+
+
 def test_submission_has_the_words_of_the_test_set(tmp_path: Path) -> None:
     """The classes of the run may have another order than those of the test set."""
-    manifest = {"tool": TOOL, "files": {"test.tsv": ""}, "options": {}, "counts": {}}
-    glue = {"submission": {"test": "MNLI-m.tsv"}, "labels": ["contra", "neu", "ent"]}
-    labels = ["contradiction", "neutral", "entailment"]
-    manifest |= {"source": "MNLI of GLUE", "task": "classification"}
-    manifest |= {"labels": labels, "glue": glue}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    table, written = str(tmp_path / "test.tsv"), io.BytesIO()
-    chances = {"entailment": 0.1, "neutral": 0.2, "contradiction": 0.7}
+    words = {"contradiction": "contra", "neutral": "neu", "entailment": "ent"}
+    table, written = glue_table(tmp_path / "mnli", words), io.BytesIO()
     found = [
-        Prediction("a", label="contradiction", probabilities=chances),
-        Prediction("b", label="entailment", probabilities=chances),
+        Prediction("a", label="contradiction", probabilities=CHANCES),
+        Prediction("b", label="entailment", probabilities=CHANCES),
     ]
     assert write_results(written, found, table) == 2
     assert written.getvalue() == b"index\tprediction\n0\tcontra\n1\tent\n"
@@ -157,6 +165,24 @@ def test_submission_has_the_words_of_the_test_set(tmp_path: Path) -> None:
     message = "GLUE does not know the run's class '2'; train with .*: contradiction, neutral, ent"
     with pytest.raises(ConfigError, match=message):
         write_results(io.BytesIO(), unknown, table)
+
+
+def test_submission_needs_a_run_of_the_same_task(tmp_path: Path) -> None:
+    of_classes = glue_table(tmp_path / "rte", {"entailment": "entailment", "neutral": "neutral"})
+    of_scores = glue_table(tmp_path / "sts-b", {})
+    one_class = Prediction("a", label="entailment", probabilities=CHANCES)
+    several = Prediction("a", labels=["neutral"], probabilities=CHANCES)
+    score, tags = Prediction("a", score=1.25), Prediction("a", tags=["O"])
+    written = io.BytesIO()
+    assert write_results(written, [score], of_scores) == 1
+    assert written.getvalue() == b"index\tprediction\n0\t1.250\n"
+    for table, wanted, wrong in (
+        (of_classes, "one class", (score, several, tags)),
+        (of_scores, "a number", (one_class, several, tags)),
+    ):
+        for one in wrong:
+            with pytest.raises(ConfigError, match=f"GLUE expects {wanted} for each text of this"):
+                write_results(io.BytesIO(), [one], table)
 
 
 def test_words_that_were_not_read_have_no_tag() -> None:

@@ -282,6 +282,18 @@ def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: it failed\n"
 
 
+def test_quiet_records_contain_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view(True, "json", 0)
+    view("tokenizing", 1, 2)
+    view.note("a note")
+    view.event(STARTED)
+    view.log("a line of TensorFlow")
+    view.error("it failed", 1)
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [record["event"] for record in records] == ["log", "error"]
+    assert (records[1]["message"], records[1]["exit_code"]) == ("it failed", 1)
+
+
 def test_notes_name_options_as_flags(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     with Live(console) as live:

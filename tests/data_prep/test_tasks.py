@@ -454,6 +454,11 @@ def test_contradicting_options_are_refused() -> None:
         ({"source": "glue", "text_column": "question"}, "`text_column` cannot be used with"),
         (own | {"task": "regression", "label_columns": "a,b"}, "`task` regression contradict"),
         (own | {"label_separator": ","}, "`label_separator` applies only to `task` multi-label"),
+        (own | {"label_columns": "a,b", "label_column": "y"}, "`label_column` y and `label_colu"),
+        (
+            own | {"test_file": "t.csv", "label_columns": "a,b", "test_label_column": "y"},
+            "`test_label_column` y and `label_columns` both name the labels; omit one of the two",
+        ),
         (own | {"task": "ranking"}, "is not one of classification, regression, multi-label"),
     ):
         with pytest.raises(ConfigError, match=message):

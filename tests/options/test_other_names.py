@@ -79,6 +79,27 @@ def test_config_file_and_library_use_the_names_of_their_options(
         bertaccum.train(lr=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("command", "key", "flag"),
+    [
+        ("train", "seeds", "--seeds"),
+        ("train", "find_lr", "--find-lr"),
+        ("train", "resume_from_checkpoint", "--resume"),
+        ("pretrain", "logging-steps", "--log-every"),
+        ("sweep", "seeds", "--seeds"),
+    ],
+)
+def test_error_says_which_options_cannot_be_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, key: str, flag: str
+) -> None:
+    (tmp_path / "r.yaml").write_text(f"seed: 1\n{key}: 3\n")
+    with pytest.raises(SystemExit):
+        main([command, "--config", str(tmp_path / "r.yaml")])
+    what = f"{key.replace('-', '_')!r} cannot be in a file"
+    said = f"r.yaml, row 2: {what}; pass {flag} on the command line\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
 def test_names_lead_to_options_and_commands_that_exist() -> None:
     flags = {flag for command in cli.commands.values() for p in command.params for flag in p.opts}
     assert {f"--{name.replace('_', '-')}" for name in other_names()["options"]} <= flags

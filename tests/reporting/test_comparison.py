@@ -172,6 +172,25 @@ def test_characters_that_no_font_has_are_named(run, monkeypatch: pytest.MonkeyPa
     assert "酒店" in Path("compare.svg").read_text(encoding="utf-8")
 
 
+def test_options_that_only_pretraining_has_are_compared(run) -> None:
+    common = {"task": "masked-lm", "text_column": "body"}
+    write_run(Path("a"), [0.7], text="/x/a.txt", pack="apart", dev_fraction=0.1, **common)
+    write_run(Path("b"), [0.6], text="/x/a.txt,/x/b.txt", whole_words=True, **common)
+    write_run(Path("classifier"), [0.5], data="/x/reviews")
+    values = json.loads(run("compare", "a", "b", "--json").out)
+    assert values["differences"] == {
+        "data": ["/x/a.txt", "/x/a.txt,/x/b.txt"],
+        "pack": ["apart", "joined"],
+        "dev_fraction": [0.1, 0.01],
+        "whole_words": [False, True],
+    }
+    assert "whole_words" in run("compare", "a", "b").out
+    for others in (("b", "classifier"), ("classifier", "b")):  # A classifier has no `pack`.
+        values = json.loads(run("compare", *others, "--json").out)
+        assert {"data", "task"} <= values["differences"].keys()
+        assert not {"pack", "text", "text_column"} & values["differences"].keys()
+
+
 def test_different_training_data_is_listed_as_a_difference(run) -> None:
     two_runs()
     inputs = json.loads(Path("large/inputs.json").read_text())

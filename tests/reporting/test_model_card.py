@@ -10,6 +10,7 @@ import pytest
 import yaml
 from writing import write_json, write_run
 
+from bertaccum.reporting import run_facts
 from bertaccum.reporting.model_card import model_card, write_card
 from bertaccum.reporting.run_summaries import details, outline
 from bertaccum.runs.record import read_record
@@ -74,6 +75,20 @@ def test_card_describes_data_recipe_and_results(run: Path) -> None:
     assert "someone" not in card
     assert "language" not in front_matter(card)
     assert front_matter(card)["library_name"] == "tf-keras"
+
+
+def test_card_of_pretraining_has_no_local_paths(tmp_path: Path) -> None:
+    home = "/home/someone"
+    texts = ",".join(f"{home}/texts/{number}.txt" for number in range(300))
+    paths = {"text": texts, "add_words": f"{home}/words.txt", "vocab": f"{home}/vocab.txt"}
+    run = write_run(tmp_path / "r", [0.5], task="masked-lm", pack="apart", **paths)
+    card = model_card(read_record(run))
+    assert "trained further on 0.txt, 1.txt, 2.txt, " in card
+    assert {"| add\\_words | words.txt |", "| pack | apart |"} <= {*card.splitlines()}
+    assert "someone" not in card
+    shown = run_facts.options(read_record(run).config)
+    assert shown["text"].endswith(", 298.txt, 299.txt") and "data" not in shown
+    assert not any("someone" in value for value in shown.values())
 
 
 def test_card_omits_truncation_if_it_is_unknown(run: Path) -> None:

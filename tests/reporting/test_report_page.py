@@ -197,6 +197,19 @@ def test_report_command_needs_no_best_checkpoint(
         assert [line for line in lines if line.startswith("error: ")] == [last]
 
 
+def test_report_of_pretraining_names_no_split(tmp_path: Path, program: Any) -> None:
+    """A list of many texts is no path in which a split could be."""
+    texts = ",".join(f"/home/someone/texts/{number}.txt" for number in range(300))
+    options = {"task": "masked-lm", "text": texts, "best_by": "perplexity"}
+    best = {"update": 1, "perplexity": 2.0, "loss": 0.7, "accuracy": 0.5, "best": True}
+    run = write_run(tmp_path / "r", [0.7], scores=[best], **options)
+    code, out, error = program("report", run)
+    assert (code, out) == (0, f"{run}/report.html: written\n")
+    assert "evaluating on" not in error
+    page = (run / "report.html").read_text()
+    assert "bert-tiny on 0.txt, 1.txt, 2.txt, " in page and "someone" not in page
+
+
 def test_page_replaces_a_link_in_the_run_folder(run: Path, tmp_path: Path) -> None:
     victim, own = tmp_path / "victim", tmp_path / "own.html"
     victim.write_text("mine")

@@ -21,6 +21,7 @@ from small import TINY, scatter, write_small_model
 import bertaccum
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.google_checkpoint import GOOGLE
+from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.packed_tokens import encoder_inputs
 from bertaccum.bert.pretrained_weights import load_encoder, load_masked_head
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
@@ -31,6 +32,7 @@ from bertaccum.data.windows import make_window, window_rows
 from bertaccum.errors import BertAccumError, ConfigError
 from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.commands import TrainConfig
+from bertaccum.options.pretraining import PretrainConfig, text_paths
 from bertaccum.options.task_names import MASKED_LM
 from bertaccum.planning.plan import make_plan
 from bertaccum.system.progress import silent
@@ -39,6 +41,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.masked_model import MaskedLanguageModel, build_masked_model
 from bertaccum.training.events import OutOfMemory, Updated
 from bertaccum.training.recipe import make_optimizer
+from bertaccum.training.resume import resolved_config
 from bertaccum.training.step import make_update
 from bertaccum.training.train import resume
 
@@ -184,6 +187,17 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = write_texts(folder)
     bertaccum.pretrain(**options_of(texts, folder / "run", micro_batch=16, whole_words=True))
     return folder / "run"
+
+
+def test_list_of_texts_may_be_longer_than_a_path(tmp_path: Path) -> None:
+    """A file name can have 255 bytes, and a path 4,096."""
+    for folder, count in (("", 60), ("/home/someone/texts/", 300)):
+        names = [f"{folder}{number:04}.txt" for number in range(count)]
+        config = PretrainConfig(text=",".join(names), init_checkpoint="none")
+        assert text_paths(config.data) == names
+        assert resolved_config(config, "none") == config
+        with pytest.raises(ConfigError, match=f"no vocab.txt in {names[0]}, .* and {count - 5} mo"):
+            find_model(config, silent)
 
 
 def weights_of(run: Path) -> np.ndarray:

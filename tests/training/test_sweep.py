@@ -28,7 +28,7 @@ from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.setup import connect, set_up
-from bertaccum.training.sweep import PAPER, Sweep, cells_of
+from bertaccum.training.sweep import PAPER, Cell, Sweep, cells_of
 from bertaccum.training.train import plan_ahead
 
 # With 320 rows and three epochs, batches of 16 take 60 updates, and batches of 32 take 30.
@@ -263,6 +263,19 @@ def test_invalid_grids_are_refused() -> None:
     for grid in ({"seed": [1, 2]}, {}, {"epochs": []}, {"learning_rate": [1e-5, -1.0]}):
         with pytest.raises(ConfigError):
             cells_of(config, grid)
+    # Scores of two metrics cannot be ranked.
+    for grid in ({"best_by": ["accuracy", "loss"]}, {"task": ["classification", "regression"]}):
+        with pytest.raises(ConfigError, match=r"`(best_by|task)` cannot be in a grid; set it as"):
+            cells_of(config, grid)
+
+
+def test_long_names_of_cells_are_cut(tmp_path: Path) -> None:
+    assert Cell({"target_batch": 16, "epochs": 2.0}).name == "target_batch=16,epochs=2.0"
+    cells = [Cell({"unlabelled": "ä" * 120, "epochs": epochs}) for epochs in (2.0, 3.0)]
+    names = {cell.name for cell in cells}
+    assert len(names) == 2 and names == {Cell(cell.options).name for cell in cells}
+    for name in names:
+        assert name.startswith("unlabelled=" + "ä" * 69 + "-") and len(name.encode()) < 200
 
 
 def test_best_command_has_only_flags_of_train() -> None:

@@ -44,7 +44,7 @@ def runs(folder: str, as_json: bool) -> None:
     elif as_json:
         for one in outlines:
             sentences.result_json(one, indent=None)
-    else:
+    elif outlines:
         run_tables.print_runs(outlines)
     for error in errors:
         sentences.note(sentences.with_flags(f"not listed: {error}"))

@@ -45,12 +45,11 @@ def write_results(file: BinaryIO, predictions: Iterable[Prediction], table: str 
         if one.masks is not None:
             what = "the words of masked tokens have no format for `results`"
             raise ConfigError(what, "omit `results`, or print them with --json")
-        if one.tags is not None:
-            file.write(_conll(one).encode())
-            count += 1
-            continue
-        line = _probabilities(one) if labels is None else f"{count}\t{_answer(one, labels)}"
-        file.write(f"{line}\n".encode())
+        if labels is not None:
+            lines = f"{count}\t{_answer(one, labels)}\n"
+        else:
+            lines = f"{_probabilities(one)}\n" if one.tags is None else _conll(one)
+        file.write(lines.encode())
         count += 1
     return count
 
@@ -82,7 +81,11 @@ def _probabilities(one: Prediction) -> str:
 
 def _answer(one: Prediction, labels: dict[str, str]) -> str:
     """Return a prediction in GLUE's words, given the result of `_glue_labels`."""
-    if one.probabilities is None:
+    if (one.label if labels else one.score) is None:
+        wanted = "one class" if labels else "a number"
+        what = f"GLUE expects {wanted} for each text of this test set, which the run does not give"
+        raise ConfigError(what, "use a run that was trained on the data of the test set")
+    if not labels:  # Only a regression has none.
         return f"{one.score:.3f}"
     if one.label not in labels:
         what = f"GLUE does not know the run's class {str(one.label)!r}"

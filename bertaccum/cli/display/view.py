@@ -127,8 +127,13 @@ class Lines(_Log):
 class Records(_Log):
     """A view that prints JSON lines: progress and updates at intervals, the rest immediately.
 
-    Each record has the keys `time` and `event`.
+    Each record has the keys `time` and `event`. With `--quiet`, only the final error and the
+    captured text before it become records.
     """
+
+    def __init__(self, seconds: float, verbose: bool = False, quiet: bool = False) -> None:
+        super().__init__(seconds, verbose)
+        self._quiet = quiet
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         if self._is_due():
@@ -148,6 +153,8 @@ class Records(_Log):
         self._write("error", {"message": message, "exit_code": exit_code})
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
+        if self._quiet and event not in ("log", "error"):
+            return
         now = datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")
         record = {"time": now, "event": event} | finite(values)
         line = printable_json(json.dumps(record, default=str))  # It must not wrap on a terminal.
