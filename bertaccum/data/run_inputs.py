@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Task
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.corpus import Corpus, find_corpus
+from data_prep.tables.manifest import is_prepared
+from data_prep.tables.tsv import read_tsv
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,13 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
             hint = "run `bertaccum prepare` first, or choose another folder with `data`"
             raise InputError("there is no such file", hint, path=tsv)
     return tsvs
+
+
+def note_reading(tsvs: Iterable[Path], note: Note) -> None:
+    """Note how TSVs that `prepare` did not write are read, such as which columns."""
+    for tsv in tsvs:
+        if not is_prepared(tsv):
+            read_tsv(tsv, ReadOptions(weight_if_named=True), note)
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:

@@ -29,7 +29,7 @@ from data_prep.tables.text_files import ending
 
 # Increment these numbers if the same inputs would result in a different store of a TSV, or of a
 # corpus.
-_FORMAT, _FORMAT_OF_CORPUS = 9, 1
+_FORMAT, _FORMAT_OF_CORPUS = 10, 1
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

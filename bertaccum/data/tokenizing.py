@@ -28,6 +28,7 @@ from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
 from data_prep.tables.manifest import is_prepared
+from data_prep.tables.rows import clean
 from data_prep.tables.spellings import class_finder, respelled, spelled_classes
 from data_prep.tables.tsv import read_tsv
 
@@ -90,7 +91,8 @@ def _opened(digest: str, make: Callable[[Path], None], progress: Progress) -> To
 
 def store_of(columns: Columns, tokenizer: Tokenizer) -> TokenStore:
     """Return an in-memory token store of unlabeled texts or pairs; its labels are zeros."""
-    return store_of_tokens(tokenizer(*(tf.constant(column, tf.string) for column in columns)))
+    cleaned = (tf.constant(_cleaned(column, tokenizer), tf.string) for column in columns)
+    return store_of_tokens(tokenizer(*cleaned))
 
 
 def store_of_tokens(tokens: tf.RaggedTensor) -> TokenStore:
@@ -283,6 +285,12 @@ def texts_of_table(path: Path, table: pd.DataFrame, pairs: bool) -> Columns:
     return [table[name].tolist() for name in (TEXT, PAIR)[: 1 + pairs]]
 
 
+def _cleaned(texts: list[str], tokenizer: Tokenizer) -> list[str]:
+    """Return texts as files of `prepare` contain them, so that a text has the same tokens there."""
+    # Words that get tags are separated already, and a tag belongs to each of them.
+    return texts if tokenizer.tokenization.words else [*map(clean, texts)]
+
+
 def tokenized(
     columns: Columns, tokenizer: Tokenizer, batch: int = _BATCH
 ) -> Iterator[tuple[tf.RaggedTensor, tf.Tensor]]:
@@ -290,7 +298,8 @@ def tokenized(
 
     def batches() -> Iterator[tuple[list[str], ...]]:
         for start in range(0, len(columns[0]), batch):
-            yield tuple(column[start : start + batch] for column in columns)
+            parts = (column[start : start + batch] for column in columns)
+            yield tuple(_cleaned(part, tokenizer) for part in parts)
 
     data = tf.data.Dataset.from_generator(
         batches, output_signature=(tf.TensorSpec([None], tf.string),) * len(columns)

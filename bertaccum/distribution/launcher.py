@@ -25,7 +25,7 @@ from bertaccum.system.child_process import module_command
 from bertaccum.system.printable import printable
 
 # After a worker fails, the others have `FIND_OUT_SECONDS` to find out which one failed. They then
-# receive SIGTERM and, `STOP_SECONDS` later, SIGKILL.
+# receive SIGTERM, if no signal was passed on to them before, and SIGKILL `STOP_SECONDS` later.
 FIND_OUT_SECONDS = 12.0
 STOP_SECONDS = 10.0
 _HOST = "127.0.0.1"
@@ -161,7 +161,8 @@ def _wait(
         if not failed and (bad := [code for code in codes if code]):
             failed, since = bad[0], time.monotonic()
         waited = time.monotonic() - since if failed else 0.0
-        if waited > FIND_OUT_SECONDS and not asked:
+        # A second signal would end a worker immediately, even while it saves a checkpoint.
+        if waited > FIND_OUT_SECONDS and not asked and not signal_times:
             asked = True
             for process in processes:
                 process.terminate()

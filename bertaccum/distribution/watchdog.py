@@ -61,6 +61,10 @@ class Watch:
         """Set what this worker reports that it is doing."""
         self._doing, self._since = what, time.monotonic()
 
+    def is_waiting(self) -> bool:
+        """Return whether this worker waits for others, or has not begun anything since."""
+        return bool(self._peers) and self._doing == WAITING
+
     def faulty_workers(self) -> list[str]:
         """Return a description of each worker that does not answer or keeps the others waiting."""
         workers: list[str] = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertaccum.bert.tokenizer import Tokenizer
-from bertaccum.data.run_inputs import tsvs_to_train_on
+from bertaccum.data.run_inputs import note_reading, tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory
@@ -77,12 +77,14 @@ def predictions(
         several, words = kind == MULTI_LABEL, kind == TOKEN_CLASSIFICATION
         reading = read_options(config, several_labels=several, words=words)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
-        # Quotes in files that `prepare` wrote are characters.
-        source = original if original and original.is_file() else tsv
+        # Quotes in files that `prepare` wrote are characters. The original may have been edited.
+        is_same = original and original.is_file() and sha256(original) == sha256(tsv)
+        source = original if original and is_same else tsv
         table, tokenizer = read_tsv(source, reading, note), Tokenizer(trained.tokenization)
         form = original, config.label_form
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:
+        note_reading([tsv], note)
         store = open_store(tsv, task, trained.tokenization, progress)
     predictor = (Int8Predictor if config.quantize == INT8 else Predictor)(
         trained.model, config.batch

@@ -107,17 +107,35 @@ class Options:
                 if field.default is None:
                     continue
                 raise ConfigError(f"`{field.name}` is None", "omit it to use the default")
-            if isinstance(value, os.PathLike):
-                value = os.fspath(value)
-            elif isinstance(value, bool) and ON in field.metadata["choices"]:
-                value = ON if value else OFF  # YAML reads the words as booleans.
-            elif getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
-                value = value.item()
+            value = _plain(field, value)
             object.__setattr__(self, field.name, value)
             if problem := problem_of(field, value):
                 raise ConfigError(f"`{field.name}` {value} {problem}")
             if check := field.metadata["check"]:
                 check(value)
+
+
+def _plain(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return the value of an option as the command line would set it."""
+    default, known = field.default, field.metadata
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bool) and ON in known["choices"]:
+        return ON if value else OFF  # YAML reads the words as booleans.
+    if getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
+        value = value.item()
+    is_text = not (
+        known["numbers"] or known["switch"] or known["path"] or isinstance(default, bool)
+    )
+    # A number, such as that of a column, but neither NaN nor infinity.
+    is_number = type(value) in (int, float) and abs(value) < math.inf
+    return str(value) if is_text and is_number else value
+
+
+def plain_options(config: Options, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options, keyed by name, as a configuration of the same class would contain them."""
+    known = {field.name: field for field in dataclasses.fields(config)}
+    return {name: _plain(known[name], value) for name, value in options.items()}
 
 
 def field_names(config: type) -> set[str]:

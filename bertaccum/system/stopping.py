@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Time from a signal to the end of the process, excluding the time to save a checkpoint.
+# Time from a signal to the end of the process, excluding the time to save a checkpoint and to wait
+# for other workers.
 GRACE_SECONDS = 8.0
 
 
@@ -60,6 +61,7 @@ class Stopping:
         self._leave, self._grace = leave, grace_seconds
         self._request: Callable[[], Any] | None = None
         self._saving = False
+        self._is_waiting: Callable[[], bool] = lambda: False
         self._handlers: dict[int, Any] = {}
 
     def call_on_signal(self, request: Callable[[], Any]) -> None:
@@ -70,6 +72,10 @@ class Stopping:
         """Reinstall the signal handlers in case other code has replaced them."""
         for number in self._handlers:
             signal.signal(number, self._handle)
+
+    def extend_while(self, is_waiting: Callable[[], bool]) -> None:
+        """Extend the grace period while a function returns True; another thread calls it."""
+        self._is_waiting = is_waiting
 
     @contextlib.contextmanager
     def saving(self) -> Any:
@@ -117,7 +123,7 @@ class Stopping:
         wait = self._grace if self.requested is not None else None
         while True:
             ready, _, _ = select.select([self._reader], [], [], wait)
-            if not ready and not self._saving:
+            if not ready and not self._saving and not self._is_waiting():
                 return self.requested
             if ready:
                 read = os.read(self._reader, 1)

@@ -17,6 +17,7 @@ from bertaccum.bert.vocabulary import MASK
 from bertaccum.data.run_inputs import (
     RunInputs,
     corpus_of,
+    note_reading,
     pretraining_inputs,
     read_inputs,
     tsvs_to_plan_with,
@@ -232,7 +233,15 @@ def check_run(config: TrainConfig, progress: Progress) -> RunInputs | None:
     if describes_workers(config.strategy):
         return None
     RunFolder.new_path(config.out)
-    return run_inputs(config, progress, partial(tell, progress))
+    return _new_inputs(config, progress)
+
+
+def _new_inputs(config: TrainConfig, progress: Progress) -> RunInputs:
+    """Return the inputs of a new run, and note how they are read."""
+    note = partial(tell, progress)
+    if not isinstance(config, PretrainConfig):
+        note_reading(tsvs_to_train_on(Path(config.data)), note)
+    return run_inputs(config, progress, note)
 
 
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
@@ -265,7 +274,7 @@ def check_seeds(config: TrainConfig, seeds: int, progress: Progress) -> Path:
         raise ConfigError(f"`out` {config.out} is a run folder", "choose another folder")
     dataclasses.replace(config, seed=config.seed + seeds - 1)  # This checks the last seed.
     config = with_commit(config, Path(config.out), progress)
-    run_inputs(config, progress, partial(tell, progress))
+    _new_inputs(config, progress)
     return Path(str(config.out))
 
 

@@ -228,8 +228,9 @@ class Run:
                 tell(self.session.progress, note)
 
     def _close_trackers(self, outcome: str) -> None:
-        for tracked in self.tracked:
-            tracked.close(outcome)
+        with self.session.stopping.saving():  # Each tracker limits its own time.
+            for tracked in self.tracked:
+                tracked.close(outcome)
         self._show_tracker_notes()
         self.tracked = []
 

@@ -17,7 +17,7 @@ from bertaccum.distribution.device_memory import device_name
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.fields import AUTO, ON
+from bertaccum.options.fields import AUTO, ON, plain_options
 from bertaccum.options.pretraining import hidden_options, text_paths
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
@@ -89,6 +89,7 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
             f"`resume` {run} and `out` {asked['out']} both name the run folder", "omit `out`"
         )
     began = config_to_resume(run, asked)
+    asked = plain_options(began, asked)
     _check_options(run, began)
     fixed = _fixed_options(began)
     # A run keeps what `auto` chose when it began.

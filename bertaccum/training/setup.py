@@ -82,7 +82,10 @@ def connect(config: TrainConfig, stopping: Stopping | None, progress: Progress) 
     # TensorFlow's server has replaced the handler for SIGTERM.
     stopping = stopping or Stopping()
     stopping.reinstall()
-    return Session(topology, Watch(topology), stopping, progress)
+    watch = Watch(topology)
+    # The chief may be saving a checkpoint, and `collective_timeout` limits the time to wait for it.
+    stopping.extend_while(watch.is_waiting)
+    return Session(topology, watch, stopping, progress)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, reason
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.detection import FASTTEXT_PREFIX
 from data_prep.tables.rows import Records, Row
@@ -167,9 +167,13 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        what = "is a Parquet file, which needs pyarrow"
-        raise InputError(what, "install bertaccum[parquet]", path=path) from error
+    except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "pyarrow":
+            what = "is a Parquet file, which needs pyarrow"
+            raise InputError(what, "install bertaccum[parquet]", path=path) from error
+        # An old pyarrow raises any of these errors with a newer NumPy.
+        what = f"is a Parquet file, but pyarrow cannot be imported ({reason(error)})"
+        raise InputError(what, "run pip install --upgrade pyarrow", path=path) from error
     try:
         with parquet.ParquetFile(path) as file:
             yield file

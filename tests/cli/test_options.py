@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,43 @@ def test_numpy_numbers_and_paths_become_plain_values() -> None:
     values = (found.learning_rate, found.seed, found.data)
     assert values == (0.5, 3, "x")
     assert [type(value) for value in values] == [float, int, str]
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "value", "text"),
+    [
+        (EvalConfig, "thresholds", 0.5, "0.5"),
+        (partial(EvalConfig, file="a.csv"), "label_columns", 3, "3"),
+        (partial(PredictConfig, file="a.csv"), "text_column", np.int64(1), "1"),
+        (PretrainConfig, "add_words", 500, "500"),
+        (TrainConfig, "save_every", 200, "200"),
+        (TrainConfig, "memory_limit", 2**32, "4294967296"),
+    ],
+)
+def test_number_for_an_option_of_text_is_text(
+    config: Callable[..., Any], option: str, value: Any, text: str
+) -> None:
+    assert getattr(config(**{option: value}), option) == text
+
+
+@pytest.mark.parametrize(
+    ("config", "option", "value", "message"),
+    [
+        (EvalConfig, "thresholds", 0.7, "0.7 is not one of 0.5, dev"),
+        (PrepareConfig, "text_column", True, "True is not text"),
+        (PrepareConfig, "text_column", math.nan, "nan is not text"),
+        (PrepareConfig, "text_column", [1], "is not text"),
+        (PredictConfig, "file", 3, "3 is not text"),
+        (TrainConfig, "save_every", 0.5, "0.5 is neither a number of updates nor a time"),
+        (TrainConfig, "collective_timeout", 90, "90 is not a time; write it as 90s"),
+        (TrainConfig, "memory_limit", 4, "4 means 4 bytes; add a unit"),
+    ],
+)
+def test_number_without_a_meaning_is_an_error(
+    config: type, option: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(**{option: value})
 
 
 @pytest.mark.parametrize("option", ["seed", "data", "epochs"])

@@ -17,7 +17,7 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore, save_array, store_digest, unlabelled_digest
-from bertaccum.data.tokenizing import open_store, store_of_table
+from bertaccum.data.tokenizing import open_store, store_of, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
@@ -28,6 +28,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
 from data_prep.preparation import prepare
 from data_prep.tables.manifest import original_of
+from data_prep.tables.rows import clean
 from data_prep.tables.tsv import read_tsv
 
 WORDS = [*SPECIAL_TOKENS, "good", "bad", "food"]
@@ -59,6 +60,15 @@ def test_store_contains_every_row_in_order(tmp_path: Path) -> None:
     assert store.offsets.tolist() == [0, 4, 7, 9]
     assert store.labels.tolist() == [1, 0, 1]
     assert store.lengths(np.array([2, 0])).tolist() == [2, 4]
+
+
+def test_texts_have_the_tokens_that_they_have_after_prepare(tmp_path: Path) -> None:
+    """The tokenizer drops these characters, which `prepare` replaces with spaces."""
+    text, tokenizer = "good\x85food\x0bbad", Tokenizer(Tokenization(Vocabulary(WORDS), 8))
+    prepared = tokenizer([clean(text)]).flat_values.numpy().tolist()
+    assert prepared == [2, 5, 7, 6, 3]
+    assert store_of([[text]], tokenizer).token_ids.tolist() == prepared
+    assert open_tsv(write(tmp_path / "a.tsv", f"1\t{text}")).token_ids.tolist() == prepared
 
 
 def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -213,6 +214,16 @@ def test_parquet_without_pyarrow_names_the_package_to_install(
     with pytest.raises(
         InputError, match=r"a.parquet: is a Parquet file, .*; install bertaccum\[par"
     ):
+        all_commands(path)
+
+
+def test_pyarrow_that_cannot_be_imported_is_to_be_upgraded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path / "a", [("1", "a")])
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("broken"))
+    what = r"but pyarrow cannot be imported \(cannot import name 'parquet'.*\); run pip install"
+    with pytest.raises(InputError, match=what):
         all_commands(path)
 
 

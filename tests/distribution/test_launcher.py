@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -121,6 +123,30 @@ def test_python_file_that_ignores_sigterm_is_killed(
 
     threading.Thread(target=stop, daemon=True).start()
     assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL
+
+
+class Ending:
+    """A process that ends when it is asked for its exit code for the last time."""
+
+    def __init__(self, code: int, times: int) -> None:
+        self.returncode, self.left, self.terminated = code, times, 0
+
+    def poll(self) -> int | None:
+        self.left -= 1
+        return self.returncode if self.left < 0 else None
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+
+@pytest.mark.parametrize("signals", [0, 1])
+def test_workers_get_a_signal_once(monkeypatch: pytest.MonkeyPatch, signals: int) -> None:
+    """Their second one would end a chief that still saves a checkpoint."""
+    monkeypatch.setattr(module, "FIND_OUT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "STOP_SECONDS", math.inf)
+    processes: Any = [Ending(1, 10), Ending(143, 0)]
+    assert module._wait(processes, [time.monotonic()] * signals, math.inf) == 143
+    assert processes[0].terminated == 1 - signals
 
 
 def test_workers_share_the_folder_that_replaces_the_cache(

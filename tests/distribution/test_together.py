@@ -268,6 +268,58 @@ def test_signal_to_one_worker_stops_all(folder: Path, start: Start, popen: Start
     assert difference(folder / "stopped", folder / "so-far") == 0
 
 
+# The grace period is short. The chief's last checkpoint takes until worker 1 has been asked, at the
+# end of its own grace period, whether it waits for others.
+SLOW_CHIEF = """
+import os, time
+from pathlib import Path
+from bertaccum.distribution.watchdog import Watch
+from bertaccum.system.stopping import Stopping
+from bertaccum.training.checkpoints import Checkpoints
+
+is_waiting, save, asked = Watch.is_waiting, Checkpoints.save, Path("asked")
+
+def tell(self):
+    if self._topology.worker == 1 and saving.exists():
+        asked.touch()
+    return is_waiting(self)
+
+def save_slowly(self, *values):
+    saving.touch()
+    deadline = time.monotonic() + 30
+    while not asked.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    save(self, *values)
+
+saving = Path("saving")
+Stopping.__init__.__defaults__ = (None, 3.0)
+Watch.is_waiting, Checkpoints.save = tell, save_slowly
+"""
+
+
+@pytest.mark.slow
+def test_workers_wait_while_the_chief_saves_a_checkpoint(folder: Path) -> None:
+    options = {"epochs": 100_000, "max_updates": 100_000, "save_every": "10m"}
+    arguments = arguments_of("slow-chief", eval_every=10**6, **options)
+    processes = [
+        Forked(SLOW_CHIEF + PROGRAM, *arguments, cwd=folder, env=environment)
+        for environment in environments(2)
+    ]
+    try:
+        wait_for(processes[0], folder / "slow-chief", 3)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        said = [ended(process) for process in processes]
+    finally:
+        kill(processes)
+    (last,) = saved_states(folder / "slow-chief/checkpoints")
+    done = last.name.removeprefix("update-")
+    for code, errors in said:
+        assert code == 143
+        assert f"error: stopped by a signal after update {done};" in errors
+    assert (folder / "asked").exists()
+
+
 @pytest.mark.slow
 def test_signal_to_one_worker_stops_a_shared_evaluation(folder: Path, start: Start) -> None:
     """The signal goes to a worker that is not the chief."""

@@ -37,8 +37,12 @@ def test_worker_that_keeps_others_waiting_is_named(
     slow, other = (Watch(Topology(worker=n, addresses=addresses)) for n in (0, 1))
     slow.doing("planning")
     assert other.faulty_workers() == [f"worker 0 ({host}:1) has been planning for 0 s"]
+    assert not slow.is_waiting()
     slow.doing(WAITING)
-    assert other.faulty_workers() == []
+    assert other.faulty_workers() == [] and slow.is_waiting()
+    alone = Watch(Topology())
+    alone.doing(WAITING)
+    assert not alone.is_waiting()
     slow._server.shutdown()
     slow._server.server_close()
     assert other.faulty_workers() == [f"worker 0 ({host}:1) has exited"]

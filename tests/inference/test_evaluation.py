@@ -96,18 +96,36 @@ def test_wrong_word_is_marked_between_any_spaces() -> None:
     assert _marked(" two  spaces", None) == " two  spaces"
 
 
-def test_copy_of_a_prepared_file_has_the_same_texts(run_of: RunOf, tmp_path: Path) -> None:
-    """If all texts are in quotes, they are part of the texts only in files that `prepare` wrote."""
+@pytest.mark.parametrize("edited", [False, True])
+def test_copy_of_a_prepared_file_has_the_same_texts(
+    run_of: RunOf, tmp_path: Path, edited: bool
+) -> None:
+    """If all texts are in quotes, they are part of the texts only in files that `prepare` wrote.
+
+    If such a file was edited since, it is not read in place of the copy.
+    """
     run = run_of("calibrated").copied(tmp_path)
     kind = run.kind
     path, copy = tmp_path / "data/test.tsv", tmp_path / "copy.tsv"
-    write_table(path, kind.cells, [[f'"{text}"' for text in TEXTS]], "\t")
+    texts = TEXTS if edited else [f'"{text}"' for text in TEXTS]
+    write_table(path, kind.cells, [texts], "\t")
     manifest = {"tool": TOOL, "source": "", "task": kind.labels.task}
     manifest |= {"labels": kind.labels.names, "options": {}}
     (path.parent / MANIFEST).write_text(json.dumps(manifest | {"files": {path.name: sha256(path)}}))
     copy.write_bytes(path.read_bytes())
-    found = [
-        predictions(EvalConfig(run=str(run.folder.path), file=str(tsv)), tsv, Notes())
-        for tsv in (path, copy)
-    ]
+    found = []
+    for tsv in (path, copy):
+        config = EvalConfig(run=str(run.folder.path), file=str(tsv))
+        found.append(predictions(config, tsv, Notes()))
+        if edited:
+            write_table(path, kind.cells, [texts[::-1]], "\t")
     np.testing.assert_array_equal(found[0].store.token_ids, found[1].store.token_ids)
+
+
+def test_reading_of_a_table_that_prepare_did_not_write_is_noted(
+    run_of: RunOf, tmp_path: Path
+) -> None:
+    run, said = run_of("calibrated").copied(tmp_path), list[str]()
+    path = tmp_path / "data/test.tsv"
+    predictions(EvalConfig(run=str(run.folder.path)), path, Notes(), said.append)
+    assert f"{path}: columns separated by tab" in said

@@ -38,6 +38,25 @@ def test_request_arrives_while_the_main_thread_is_busy(number: int) -> None:
     signal.signal(number, before)
 
 
+def test_grace_period_does_not_end_while_the_process_waits_for_others() -> None:
+    asked, arrived, left = (threading.Event() for _ in range(3))
+    before = signal.getsignal(signal.SIGTERM)
+
+    def is_waiting() -> bool:
+        asked.set()
+        return not arrived.is_set()
+
+    with Stopping(lambda _: left.set(), grace_seconds=0.05) as stopping:
+        stopping.call_on_signal(lambda: None)
+        stopping.extend_while(is_waiting)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.wait(10)
+        assert not left.is_set()
+        arrived.set()
+        assert left.wait(10)
+    signal.signal(signal.SIGTERM, before)
+
+
 def test_grace_period_does_not_end_while_a_checkpoint_is_saved() -> None:
     heard, left = threading.Event(), threading.Event()
     before = signal.getsignal(signal.SIGTERM)

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from small import write_small_task
+from small import Notes, write_small_task
 
 import bertaccum
 from bertaccum.training import inputs
@@ -109,3 +109,19 @@ def test_labels_and_model_are_found_once_for_each_run(tmp_path: Path) -> None:
         assert [spy.call_count for spy in spies.values()] == [1, 1, 1]
         bertaccum.train(resume=tmp_path / "run")
     assert [spy.call_count for spy in spies.values()] == [2, 2, 2]
+
+
+def test_reading_of_own_tables_is_noted_once(tmp_path: Path) -> None:
+    notes, data = Notes(), tmp_path / "mine"
+    encoder = write_small_task(data)
+    lines = [f"{i}\tthe food was {('bad', 'good')[i % 2]}\t{i % 2}" for i in range(8)]
+    for name in ("train.tsv", "dev.tsv"):
+        (data / name).write_text("\n".join(["id\treview\tstars", *lines, "\t\t"]) + "\n")
+    options = {"bert_config": str(encoder), "init_checkpoint": "none", "micro_batch": 4}
+    options |= {"data": str(data), "target_batch": 4, "max_seq_length": 16}
+    run = bertaccum.train(**options, out=str(tmp_path / "run"), max_updates=1, progress=notes)
+    bertaccum.train(resume=run.folder, max_updates=2, progress=notes)
+    for tsv in (data / "train.tsv", data / "dev.tsv"):
+        read = "reading `text_column` review, `label_column` stars, as the header suggests"
+        for said in (read, "skipped rows without any content: 10"):
+            assert notes.lines.count(f"{tsv}: {said}") == 1

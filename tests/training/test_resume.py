@@ -44,7 +44,7 @@ from bertaccum.tasks.model_files import EVALUATION
 from bertaccum.training import checkpoints, loop
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
-from bertaccum.training.resume import check_logs, check_start, resolved_config
+from bertaccum.training.resume import check_logs, check_start, resolved_config, resumed_config
 from bertaccum.training.train import resume, train
 from data_prep.tables.manifest import MANIFEST, TOOL
 
@@ -545,6 +545,14 @@ def test_resume_accepts_options_that_do_not_affect_updates(
     assert len(saved_states(run / "checkpoints")) == 1
     for one, other in zip(mine["metrics.jsonl"], theirs["metrics.jsonl"], strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+
+
+def test_number_for_an_option_of_text_is_its_value_when_the_run_began(config: Make) -> None:
+    began = config("numbers", thresholds=0.5)
+    folder = RunFolder(Path(str(began.out)))
+    folder.create(began, {})
+    asked = {"thresholds": 0.5, "save_every": 7}
+    assert resumed_config(folder.path, asked).save_every == "7"
 
 
 def test_resume_refuses_changes_that_affect_updates(

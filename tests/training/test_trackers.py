@@ -110,7 +110,7 @@ def test_mlflow_continues_with_what_it_lacks(options: dict[str, Any], mlflow: An
 
 @pytest.mark.parametrize(("ended", "status"), [("signal", "KILLED"), ("error", "FAILED")])
 def test_mlflow_shows_how_a_run_ended(
-    options: dict[str, Any], mlflow: Any, ended: str, status: str
+    options: dict[str, Any], mlflow: Any, monkeypatch: pytest.MonkeyPatch, ended: str, status: str
 ) -> None:
     stopping = Stopping()
 
@@ -119,9 +119,19 @@ def test_mlflow_shows_how_a_run_ended(
             stopping.requested = signal.SIGTERM
             assert ended == "signal"
 
+    tracked_while_saving = []
+
+    def close(self: Any, outcome: str) -> None:
+        tracked_while_saving.append(stopping._saving)
+        true_close(self, outcome)
+
+    true_close = trackers.TrackedRun.close
+    monkeypatch.setattr(trackers.TrackedRun, "close", close)
     expected = pytest.raises(AssertionError) if ended == "error" else contextlib.nullcontext()
     with expected:
         bertaccum.train(**options, track="mlflow", callback=stop, stopping=stopping)
+    # The end of the grace period would end the process before the tracker has everything.
+    assert tracked_while_saving == [True]
     assert the_run(mlflow).info.status == status
     assert histories(mlflow)["train/loss"][0] == logged(Path(options["out"]))["train/loss"][0]
 
