@@ -417,6 +417,20 @@ def set_heartbeat_timeout(
         )
 
 
+def slurm_tasks() -> dict[str, int]:
+    """Return the number of tasks on each node of a Slurm step, in the order of their ranks.
+
+    Relies on `SlurmClusterResolver._task_configuration`. Its `cluster_spec` sorts the nodes by
+    name, so that node10 comes before node9, and numbers the visible GPUs anew.
+
+    Raises:
+      RuntimeError, ValueError: Slurm's variables are missing or contradict each other.
+    """
+    kind = tf.distribute.cluster_resolver.SlurmClusterResolver
+    resolver = kind(gpus_per_node=0, gpus_per_task=0)  # By default, it asks nvidia-smi.
+    return dict(resolver._task_configuration)
+
+
 def abort_collectives(message: str) -> None:
     """Make all current and later reductions with other workers fail in this process."""
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)

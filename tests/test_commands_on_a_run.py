@@ -294,6 +294,8 @@ def test_library_raises_clear_errors(folder: Path) -> None:
         bertaccum.train(target_bach=8)
     with pytest.raises(TypeError, match="needs texts or `file`"):
         bertaccum.predict()
+    with pytest.raises(ConfigError, match="both texts and `file` are given; omit one of the two"):
+        bertaccum.predict(["a text"], run=str(folder / "runs/one"), file="texts.txt")
     tables: list[Any] = [pd.DataFrame({"text": ["good"]}), {"text": "good"}]
     for table in tables:
         with pytest.raises(TypeError, match=r"pass a column, such as df\['text'\]"):

@@ -77,10 +77,14 @@ def test_batch_script_requeues_the_job_after_sigterm_only(tmp_path: Path, code: 
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "venv/bin/activate").write_text("")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    environment |= {"SLURM_JOB_ID": "7", "BERTACCUM_FOLDER": str(tmp_path)}
+    environment |= {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+    environment |= {"BERTACCUM_FOLDER": str(tmp_path)}
     done = subprocess.run(["bash", str(FOLDER / "slurm.sbatch")], env=environment)
     assert done.returncode == code
-    assert f"bertaccum train --data {tmp_path}/data/yelp" in (tmp_path / "called").read_text()
+    called = (tmp_path / "called").read_text()
+    assert f"bertaccum train --data {tmp_path}/data/yelp" in called
+    # Since Slurm 22.05, the tasks of srun would have one CPU otherwise.
+    assert "--cpus-per-task=8 " in called
     requeued = tmp_path / "requeued"
     assert (requeued.read_text() if requeued.exists() else "") == ("requeue 7\n" * (code == 143))
 

@@ -14,8 +14,20 @@ from bertaccum.system.phrases import counted, listed
 # A function of y, y_pred and sample_weight that returns the weight of a micro-batch.
 LossWeight = Callable[[Any, Any, Any], Any]
 ON_PARTIAL = ("apply", "carry", "drop")
-# The kind of divisor of a loss that is a mean over the examples.
-EXAMPLES = "examples"
+# The kinds of divisors of a loss that is a mean over the examples, and of one that Keras 3 divides
+# by the sum of the sample weights.
+EXAMPLES, WEIGHTS = "examples", "sample weights"
+_DIFFERENT = {
+    EXAMPLES: (
+        "losses of two outputs return different numbers of values; return one value per example"
+        " from both"
+    ),
+    WEIGHTS: (
+        "the losses of two outputs are divided by the sums of different sample weights, so their"
+        " gradients cannot be accumulated together; pass one array of sample weights for all"
+        " outputs, or use reduction='sum_over_batch_size'"
+    ),
+}
 
 
 class Settings(NamedTuple):
@@ -58,6 +70,22 @@ class PartialWindows:
 def own_class(model: Any) -> type:
     """Return the class that a model had before `accumulate_gradients` changed it."""
     return type(model).__bases__[1] if isinstance(model, PartialWindows) else type(model)
+
+
+def own_config(model: Any) -> dict[str, Any]:
+    """Return the config that a model would have if `accumulate_gradients` had not changed it.
+
+    If the class of a model does not define `get_config`, tf_keras adds the constructor's arguments,
+    and Keras 3 refuses those that it cannot save. The method is therefore called on an object with
+    the model's attributes and its own class. The model keeps its class, because another thread may
+    be training it.
+    """
+    kind = own_class(model)
+    # A destructor of the user must not run when this object is deleted.
+    plain: Any = object.__new__(type(kind.__name__, (kind,), {"__del__": lambda self: None}))
+    object.__setattr__(plain, "__dict__", vars(model))
+    config: dict[str, Any] = plain.get_config()
+    return config
 
 
 class EpochEnd:
@@ -248,12 +276,8 @@ def report_divisor(
             " positions of different outputs, so their gradients cannot be accumulated together;"
             " give them the same mask, or pass sample weights of 0 instead of a mask"
         )
-    elif kind == EXAMPLES:
-        message = (
-            "losses of two outputs return different numbers of values; return one value per example"
-            " from both"
-        )
-        check_equal(size, micro.size, message)
+    elif kind in _DIFFERENT:
+        check_equal(size, micro.size, _DIFFERENT[kind])
 
 
 def warn_of_unknown_divisor(loss_name: str) -> None:

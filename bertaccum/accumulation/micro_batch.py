@@ -156,7 +156,7 @@ class MeasuredLoss:
             return self.loss(y_true, y_pred, sample_weight)
         with contract.recorded_values(self.loss) as values:
             value = self.loss(y_true, y_pred, sample_weight)
-        size = micro.size
+        size, may_be_0 = micro.size, micro.weight_given
         if not micro.weight_given:
             kind, size = _divisor(values[-1], y_pred) if values else (EXAMPLES, None)
             if size is None and y_pred.shape.rank != 1:
@@ -164,9 +164,10 @@ class MeasuredLoss:
             size = micro.examples if size is None else size
             # The sizes are compared when the step runs, as they may be unknown when it is traced.
             contract.report_divisor(micro, kind, size, tf.debugging.assert_equal)
-            if kind != EXAMPLES:
-                # If all positions are masked, the mean is NaN, but its weight is 0.
-                value = tf.math.multiply_no_nan(value, tf.cast(size > 0, value.dtype))
+            may_be_0 = kind != EXAMPLES
+        if may_be_0:
+            # If all positions are masked, the mean is NaN, but its weight is 0.
+            value = tf.math.multiply_no_nan(value, tf.cast(size > 0, value.dtype))
         micro.corrections[self] = self._correction(value, size, micro.examples)
         return value
 

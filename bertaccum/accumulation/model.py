@@ -189,7 +189,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def get_config(self) -> dict[str, Any]:
         """Return the model's own config and the arguments of `accumulate_gradients`."""
         return {
-            "model": serialization.described(own_class(self), super().get_config()),
+            "model": serialization.described(own_class(self), contract.own_config(self)),
             "accumulation_steps": serialization.plain_steps(self._accumulation.steps),
             "on_partial": self._accumulation.on_partial,
             "loss_weight": tf_keras.saving.serialize_keras_object(self._accumulation.loss_weight),

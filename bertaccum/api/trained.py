@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertaccum.api.arguments import configured, takes
+from bertaccum.errors import ConfigError
 from bertaccum.options.commands import (
     EvalConfig,
     ExportConfig,
@@ -87,7 +88,8 @@ def predict(
       end, its method `close` releases the model and the texts.
 
     Raises:
-      ConfigError: `file` has no column with the given name or number.
+      ConfigError: Both texts and `file` are given, or `file` has no column with the given name or
+        number.
       InputError: The run or the texts cannot be used.
       RunError: A single example does not fit in memory.
       TypeError: `texts` is a table or a dict instead of its texts.
@@ -95,6 +97,8 @@ def predict(
     config = configured(PredictConfig, config, options)
     if texts is None and config.file is None:
         raise TypeError("predict() needs texts or `file`")
+    if texts is not None and config.file is not None:
+        raise ConfigError("both texts and `file` are given", "omit one of the two")
     if isinstance(texts, Mapping) or hasattr(texts, "columns"):  # It iterates over its names.
         raise TypeError("predict() takes an iterable of texts; pass a column, such as df['text']")
     from bertaccum.inference.inputs import check_predict

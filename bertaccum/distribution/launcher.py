@@ -44,7 +44,7 @@ def launch(workers: int, arguments: Sequence[str]) -> int:
     Returns:
       0, or the exit code of the first worker that failed.
     """
-    gpus = _gpus()
+    gpus = named_gpus()
     if gpus and len(gpus) % workers:
         raise ConfigError(
             f"{workers} workers cannot share {len(gpus)} GPUs evenly",
@@ -88,8 +88,8 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _gpus() -> list[str]:
-    """Return the GPUs to divide among the workers, as CUDA_VISIBLE_DEVICES names them."""
+def named_gpus() -> list[str]:
+    """Return the GPUs to divide among workers, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [str(number) for number, _ in enumerate(_DRIVER.glob("*"))]

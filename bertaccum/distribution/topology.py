@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import tensorflow as tf
 from bertaccum import _tf_compat
 from bertaccum.distribution.cluster import in_slurm_step
 from bertaccum.distribution.device_memory import gpus
+from bertaccum.distribution.launcher import named_gpus
 from bertaccum.errors import ConfigError, RunError, reason
 
 # TensorFlow can connect a process to the other workers only once, so later runs in the process use
@@ -25,7 +27,7 @@ _MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
-_MAX_TASKS = 2**16  # of Slurm on a node
+_SLURM_PORT = 8888  # Of the first task on a node, as in TensorFlow's SlurmClusterResolver.
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,6 @@ class _Cluster:
     @staticmethod
     def of(source: str, resolver: Any) -> _Cluster:
         """Return the workers that a resolver finds; if one is named chief, it comes first."""
-        # With Slurm, the first call finds out the number of this task.
         jobs = resolver.cluster_spec().as_dict()
         chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
         number = int(resolver.task_id) + (len(chiefs) if resolver.task_type == "worker" else 0)
@@ -172,22 +173,31 @@ def _cluster() -> _Cluster | None:
     return _slurm_cluster() if in_slurm_step() else None
 
 
+@functools.cache  # A second call would divide the GPUs of this task again.
 def _slurm_cluster() -> _Cluster:
-    """Return what Slurm says about its workers."""
-    # The resolver divides the GPUs of a node among its tasks. If it cannot, because there are fewer
-    # GPUs or no nvidia-smi, each task uses those that it can see.
-    undivided = {"gpus_per_node": _MAX_TASKS, "gpus_per_task": 1, "auto_set_gpu": False}
-    problem = ""
-    for options in ({}, undivided):
-        try:
-            resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(**options)
-            return _Cluster.of("Slurm", resolver)
-        except (RuntimeError, ValueError, LookupError, OSError) as error:
-            problem = reason(error)
-    raise ConfigError(
-        f"the variables of Slurm cannot be used ({problem})",
-        "start the command with srun, or pass `strategy` one",
+    """Return the workers of a Slurm step, and hide the GPUs of the other tasks on this node."""
+    try:
+        tasks, rank = _tf_compat.slurm_tasks(), int(os.environ["SLURM_PROCID"])
+        places = [(node, number) for node, count in tasks.items() for number in range(count)]
+        _, number = places[rank]
+    except (RuntimeError, ValueError, LookupError) as error:
+        raise ConfigError(
+            f"the variables of Slurm cannot be used ({reason(error)})",
+            "start the command with srun, or unset SLURM_STEP_NUM_TASKS to train in one process",
+        ) from None
+    # If a node has fewer GPUs than tasks, each task uses all those that it can see.
+    visible = named_gpus()
+    if share := len(visible) // max(tasks.values()):
+        own = visible[number * share : (number + 1) * share]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": [f"{node}:{_SLURM_PORT + i}" for node, i in places]}),
+        task_type="worker",
+        task_id=rank,
+        num_accelerators={"GPU": len(gpus())},
+        rpc_layer="grpc",
     )
+    return _Cluster.of("Slurm", resolver)
 
 
 def _multi_worker(

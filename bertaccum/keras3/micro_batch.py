@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from bertaccum.accumulation import contract
-from bertaccum.accumulation.contract import EXAMPLES
+from bertaccum.accumulation.contract import EXAMPLES, WEIGHTS
 from bertaccum.keras3 import _keras_compat, replicas
 
 SUM = "sum"
@@ -31,6 +31,7 @@ class MicroBatch:
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       first: Whether the micro-step is the first one of its window, a scalar; None if unknown.
       optimizers: The accumulating optimizers that the step has called.
+      scaled: The optimizers with which the step has scaled its loss.
       normalized: The `id` of each layer of batch normalization that the step has called.
     """
 
@@ -40,6 +41,7 @@ class MicroBatch:
     weight_given: bool = False
     first: Any = None
     optimizers: list[Any] = field(default_factory=list)
+    scaled: list[Any] = field(default_factory=list)
     normalized: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -53,6 +55,16 @@ class MicroBatch:
         # sum. The mean is then the gradient of the regularizers.
         weight = ops.maximum(ops.cast(self.size, dtype), 1e-20)
         return weight, weight
+
+    def without_nan(self, values: Any) -> Any:
+        """Return losses or gradients, with 0 for NaN and infinity if `loss_weight` is 0.
+
+        A loss that divides by 0 is NaN, and remains NaN when it is multiplied by its weight.
+        """
+        if not self.weight_given:
+            return values
+        kept = ops.logical_or(ops.greater(self.size, 0), ops.isfinite(values))
+        return ops.where(kept, values, ops.zeros_like(values))
 
 
 _CURRENT: ContextVar[MicroBatch | None] = ContextVar("micro_batch", default=None)
@@ -74,7 +86,7 @@ def current() -> MicroBatch | None:
     return _CURRENT.get()
 
 
-_POSITIONS, _WEIGHTS = "unmasked positions", "sample weights"
+_POSITIONS = "unmasked positions"
 
 
 class MeasuredLoss:
@@ -100,6 +112,9 @@ class MeasuredLoss:
                 contract.warn_of_unknown_divisor(self.loss.name)
             size = micro.examples if size is None else size
             contract.report_divisor(micro, kind, size, replicas.check_equal)
+            if kind == WEIGHTS:
+                # XLA on TensorFlow drops the check; NaN shows that the update would be wrong.
+                micro.size = ops.where(ops.equal(size, micro.size), size, float("nan"))
         return value
 
 
@@ -119,7 +134,7 @@ def _divisor(
                 "accumulation does not know the divisor of a masked loss with the reduction"
                 " 'mean_with_sample_weight'; use reduction='sum_over_batch_size'"
             )
-        return _WEIGHTS, ops.sum(sample_weight)
+        return WEIGHTS, ops.sum(sample_weight)
     if len(losses.shape) == 0:
         return EXAMPLES, None
     if not masks:
@@ -181,7 +196,7 @@ class WindowLoss(keras.metrics.Mean):
             self._end_full_window()
             dtype = self.window_total.dtype
             factor, weight = micro.shares(self.window_steps == 0, dtype)
-            self.window_total.assign_add(factor * ops.cast(values, dtype))
+            self.window_total.assign_add(factor * ops.cast(micro.without_nan(values), dtype))
             self.window_weight.assign_add(weight)
             examples = 1.0 if sample_weight is None else self.window_examples + sample_weight
             self.window_examples.assign(ops.cast(examples, dtype))

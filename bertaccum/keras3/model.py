@@ -270,7 +270,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             "model": {
                 "module": kind.__module__,
                 "class_name": kind.__name__,
-                "config": super().get_config(),
+                "config": contract.own_config(self),
                 "registered_name": keras.saving.get_registered_name(kind),
             },
             "accumulation_steps": keras.saving.serialize_keras_object(self._accumulation.steps),

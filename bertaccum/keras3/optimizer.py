@@ -50,6 +50,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     ) -> None:
         super().__init__(_checked_inner(keras.optimizers.get(optimizer)), name or "accumulating")
         self.accumulation_steps = checked_steps(accumulation_steps)
+        self._scales_alone = False  # Whether `scale_loss` was called outside of a model's step.
 
     # --- State ----------------------------------------------------------------------
 
@@ -106,8 +107,13 @@ class AccumulatingOptimizer(DelegatingOptimizer):
 
         The scaled loss is divided by the number of micro-steps, and `apply` multiplies its
         gradients by this number. Otherwise a micro-batch's gradients could overflow float16 in
-        windows that do not overflow as one large batch.
+        windows that do not overflow as one large batch. A step that does not call this method gets
+        the updates of a large batch whose step does not call it either.
         """
+        if (current := micro_batch.current()) is None:
+            self._scales_alone = True
+        else:
+            current.scaled.append(self)
         scaled = self.inner_optimizer.scale_loss(loss)
         return scaled / ops.cast(self._power_of_two(), scaled.dtype)
 
@@ -162,7 +168,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             twice = any(one is self for one in current.optimizers)
         if twice and self.accumulation_steps != 1:
             raise applied_twice(self)
-        current = current or MicroBatch(1.0)
+        current = current or MicroBatch(1.0, scaled=[self] * self._scales_alone)
         current.optimizers.append(self)
         return current
 
@@ -177,12 +183,15 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
         first = self.starts_window()
         shares = {d: current.shares(first, d) for d in dtypes}
-        factors = {d: shares[d][0] * ops.cast(self._power_of_two(), d) for d in dtypes}
+        divided = any(one is self for one in current.scaled)
+        power = self._power_of_two() if divided else 1.0
+        factors = {d: shares[d][0] * ops.cast(power, d) for d in dtypes}
         for position, gradient in gradients.items():
             total = self._sums[position]
             if self._is_overwritten(position):
                 total.assign(ops.maximum(total, ops.cast(gradient, total.dtype)))
             else:
+                gradient = replicas.mapped(current.without_nan, gradient)
                 replicas.add(total, gradient, factors[total.dtype])
         self._weight.assign_add(shares[self._weight.dtype][1])
         self._step.assign_add(1)

@@ -7,6 +7,7 @@ On other backends there is one replica.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,8 +20,11 @@ from bertaccum.keras3 import _keras_compat
 
 _TENSORFLOW = keras.config.backend() == "tensorflow"
 _TORCH = keras.config.backend() == "torch"
+_JAX = keras.config.backend() == "jax"
 if _TENSORFLOW:
     import tensorflow as tf
+elif _JAX:
+    import jax
 
 
 def count() -> int:
@@ -31,8 +35,7 @@ def count() -> int:
 def add(total: keras.Variable, gradient: Any, factor: Any) -> None:
     """Add a gradient, which may be `IndexedSlices`, times a scalar to this replica's sum."""
     if _is_sparse(gradient):
-        values = ops.multiply(ops.cast(gradient.values, total.dtype), factor)
-        product = type(gradient)(values, gradient.indices, gradient.dense_shape)
+        product = mapped(lambda v: ops.multiply(ops.cast(v, total.dtype), factor), gradient)
         _keras_compat.local_component(total).scatter_add(product)
     elif _TORCH:
         # In place, because Keras would create the product, the sum and a copy.
@@ -43,6 +46,14 @@ def add(total: keras.Variable, gradient: Any, factor: Any) -> None:
 
 def _is_sparse(gradient: Any) -> bool:
     return _TENSORFLOW and isinstance(gradient, tf.IndexedSlices)
+
+
+def mapped(function: Callable[[Any], Any], gradient: Any) -> Any:
+    """Return a gradient, which may be `IndexedSlices`, with the results of a function as values."""
+    if not _is_sparse(gradient):
+        return function(gradient)
+    values = function(gradient.values)
+    return type(gradient)(values, gradient.indices, gradient.dense_shape)
 
 
 def after(tensors: Iterable[Any]) -> AbstractContextManager[Any]:
@@ -67,11 +78,17 @@ def sums(values: Sequence[Any]) -> list[Any]:
 
 
 def check_equal(one: Any, other: Any, message: str) -> None:
-    """Raise an error if two numbers differ; on TensorFlow, when the step runs."""
+    """Raise an error if two numbers differ, when the step runs if they are unknown until then."""
     if _TENSORFLOW:
-        # The numbers may be unknown when the step is traced.
         tf.debugging.assert_equal(one, other, message)
-    elif one != other:
+    elif _JAX and not isinstance(one, int):
+        jax.debug.callback(functools.partial(_raise_if_different, message), one, other)
+    else:
+        _raise_if_different(message, one, other)
+
+
+def _raise_if_different(message: str, one: Any, other: Any) -> None:
+    if one != other:
         raise ValueError(message)
 
 
@@ -98,10 +115,11 @@ def is_second_call(optimizer: Any, variables: Sequence[Any]) -> bool:
 def run_if(condition: Any, function: Callable[[], None]) -> None:
     """Call a function on each replica if a condition is true; each replica must call `run_if`.
 
-    With several replicas, the branch is inside a `merge_call`, because TensorFlow forbids calling
-    `merge_call`, as optimizers do, inside a branch on a replica.
+    Under a strategy, the branch is inside a `merge_call`, because TensorFlow forbids calling
+    `merge_call`, as optimizers do, inside a branch on a replica, even if it is the only one.
     """
-    if count() == 1:
+    context = _TENSORFLOW and tf.distribute.has_strategy() and tf.distribute.get_replica_context()
+    if not context:
         ops.cond(condition, function, lambda: None)
         return
 
@@ -113,7 +131,7 @@ def run_if(condition: Any, function: Callable[[], None]) -> None:
 
         ops.cond(first, call, lambda: None)
 
-    tf.distribute.get_replica_context().merge_call(merged, args=(condition,))
+    context.merge_call(merged, args=(condition,))
 
 
 def on_each(variable: keras.Variable, function: Callable[[], None]) -> None:

@@ -149,11 +149,13 @@ def test_micro_batch_is_weighted_by_the_divisor_of_its_loss(case: str) -> None:
     assert differing(*CASES[case]) < 1e-6
 
 
-def test_loss_weight_sets_the_divisor_of_a_scalar_loss() -> None:
+# A micro-batch without a label has the loss NaN and the weight 0.
+@pytest.mark.parametrize("labels", [LABELS, NO_LABELS])
+def test_loss_weight_sets_the_divisor_of_a_scalar_loss(labels: np.ndarray) -> None:
     settings = {"loss_weight": real_words}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert differing(language_model, TOKENS, LABELS, scalar, settings=settings) < 1e-6
+        assert differing(language_model, TOKENS, labels, scalar, settings=settings) < 1e-6
 
 
 def test_scalar_loss_without_loss_weight_warns() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -610,6 +612,44 @@ def test_clone_accumulates_with_the_same_settings(copy_layer: Any) -> None:
     clone.fit(batches([7] * 4, pick), verbose=0)
     assert int(clone.optimizer.iterations.numpy()) == 2
     assert not model.optimizer.pending and not model._seen_optimizers()
+
+
+deleted: list[float] = []
+
+
+class Scaled(tf_keras.Model):
+    """A model whose arguments tf_keras saves by itself."""
+
+    def __init__(self, units: int = 1, scale: float = 1.0) -> None:
+        super().__init__()
+        self.dense, self.scale = layers.Dense(units), scale
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.scale * self.dense(inputs)
+
+    def __del__(self) -> None:
+        deleted.append(self.scale)
+
+
+@pytest.mark.parametrize("how", ["file", "copy", "clone"])
+def test_arguments_of_a_subclass_are_saved(tmp_path: Path, how: str) -> None:
+    def saved(model: tf_keras.Model) -> tf_keras.Model:
+        model.save(tmp_path / "model.keras")
+        return tf_keras.models.load_model(tmp_path / "model.keras")
+
+    make = {"file": saved, "copy": copy.deepcopy, "clone": tf_keras.models.clone_model}[how]
+    model = accumulate_gradients(Scaled(2, scale=3.0), 2)
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.train_on_batch(np.ones((2, 3)), np.ones((2, 2)))
+    expected = Scaled(2, scale=3.0).get_config()
+    gc.collect()
+    deleted.clear()
+    assert model.get_config()["model"]["config"] == expected
+    assert not deleted
+    with tf_keras.saving.custom_object_scope({"Scaled": Scaled}):
+        again = make(model)
+    assert isinstance(again, AccumulatingModel) and isinstance(again, Scaled)
+    assert (again.dense.units, again.scale) == (2, 3.0)
 
 
 def normalized(layer: tf_keras.layers.Layer) -> tf_keras.Model:

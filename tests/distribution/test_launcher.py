@@ -43,12 +43,12 @@ def test_only_visible_gpus_are_shared(monkeypatch: pytest.MonkeyPatch, tmp_path:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(module, "_DRIVER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert module._gpus() == ["0", "1", "2"]
+    assert module.named_gpus() == ["0", "1", "2"]
     with pytest.raises(ConfigError, match="2 workers cannot share 3 GPUs evenly"):
         launch(2, ["train"])
     for named, gpus in (("", []), ("-1", []), ("1,0", ["1", "0"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-        assert module._gpus() == gpus
+        assert module.named_gpus() == gpus
 
 
 @pytest.mark.parametrize(

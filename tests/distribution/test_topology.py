@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from bertaccum.distribution import launcher
 from bertaccum.distribution import topology as module
+from bertaccum.distribution.device_memory import gpus
 from bertaccum.distribution.topology import Topology, make_topology
 from bertaccum.errors import ConfigError
 
@@ -23,6 +27,7 @@ SLURM = {
 
 @pytest.fixture(autouse=True)
 def nothing_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._slurm_cluster.cache_clear()
     for name in ("TF_CONFIG", *SLURM):
         monkeypatch.delenv(name, raising=False)
 
@@ -68,14 +73,14 @@ def test_named_chief_is_worker_0(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("gpus", ["", None, "0"])
 @pytest.mark.parametrize(("nodes", "tasks"), [("card[1-3]", "1(x3)"), ("card1", "3")])
 def test_slurm_step_describes_workers(
-    monkeypatch: pytest.MonkeyPatch, gpus: str | None, nodes: str, tasks: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: str | None, nodes: str, tasks: str
 ) -> None:
     changes = {"SLURM_STEP_NODELIST": nodes, "SLURM_STEP_TASKS_PER_NODE": tasks}
     for name, value in (SLURM | changes).items():
         monkeypatch.setenv(name, value)
     if gpus is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setenv("PATH", "")  # There is no nvidia-smi.
+        monkeypatch.setattr(launcher, "_DRIVER", tmp_path)  # There is no GPU.
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
     found = module._cluster()
@@ -86,10 +91,47 @@ def test_slurm_step_describes_workers(
     assert found.worker == 2
 
 
+@pytest.mark.parametrize(
+    ("visible", "own"),
+    [
+        ("4,6,7", "7"),
+        ("0,1,2,3,4,5,6,7,8", "6,7,8"),
+        ("GPU-a,GPU-b,GPU-c", "GPU-c"),
+        ("2", "2"),
+        ("", ""),
+    ],
+)
+def test_tasks_of_a_node_divide_the_gpus_that_they_see_once(
+    monkeypatch: pytest.MonkeyPatch, visible: str, own: str
+) -> None:
+    one_node = {"SLURM_STEP_NODELIST": "card1", "SLURM_STEP_TASKS_PER_NODE": "3"}
+    for name, value in (SLURM | one_node | {"CUDA_VISIBLE_DEVICES": visible}).items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        found = module._cluster()
+        assert found is not None
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == own
+        assert found.resolver.num_accelerators() == {"GPU": len(gpus())}
+
+
+def test_addresses_have_the_order_of_the_node_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"SLURM_STEP_NODELIST": "node[9-10],a1", "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)"}
+    changes |= {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}
+    for name, value in (SLURM | changes).items():
+        monkeypatch.setenv(name, value)
+    found = module._cluster()
+    assert found is not None
+    assert found.addresses == ("node9:8888", "node9:8889", "node10:8888", "a1:8888")
+    assert found.worker == 2
+
+
 def test_incomplete_slurm_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    with pytest.raises(ConfigError, match=r"Slurm cannot be used .*PROCID.*; start .* with srun"):
-        module._cluster()
+    message = r"Slurm cannot be used .*PROCID.*; start .* with srun, or unset SLURM_STEP_NUM_TASKS"
+    with pytest.raises(ConfigError, match=message):
+        make_topology("one", None, 60)
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
+    assert make_topology("one", None, 60).workers == 1
 
 
 @pytest.mark.parametrize(

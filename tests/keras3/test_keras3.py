@@ -62,6 +62,8 @@ DEPENDING = {
         "number_of_values_differs",
         "one_added_loss_per_example_is_a_sum[True]",
         "loss_weight_is_the_divisor",
+        "loss_weight_of_0_has_no_effect",
+        "outputs_with_different_sample_weights_are_refused",
         "loss_weight_without_compute_loss_is_refused",
         "layers_that_change_their_state_warn",
     ),
@@ -387,6 +389,32 @@ def test_model_that_was_compiled_and_trained_before(tmp_path: Path) -> None:
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.optimizer.accumulation_steps == 3
     assert_same(loaded, model)
+
+
+class Scaled(keras.Model):
+    def __init__(self, units: int, scale: float = 1.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.dense, self.scale = keras.layers.Dense(units), scale
+
+    def call(self, inputs: Any) -> Any:
+        return self.scale * self.dense(inputs)
+
+
+class Described(Scaled):
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"units": self.dense.units, "scale": self.scale}
+
+
+def test_subclass_is_saved_or_refused_as_by_keras(tmp_path: Path) -> None:
+    for plain in (Scaled(3), accumulate_gradients(Scaled(3), 4)):
+        with pytest.raises(NotImplementedError, match="the object must override `get_config"):
+            plain.get_config()
+    model = accumulate_gradients(Described(3, scale=2.0), 4)
+    model.compile("sgd", LOSS)
+    model.fit(*dense_data(8), batch_size=4, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", {"Described": Described})
+    assert (loaded.dense.units, loaded.scale) == (3, 2.0)
 
 
 def test_mixed_float16_scales_the_loss_inside() -> None:

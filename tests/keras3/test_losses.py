@@ -15,7 +15,7 @@ import pytest
 from keras import ops
 from test_keras3 import BACKEND
 
-from bertaccum.keras3 import _keras_compat, accumulate_gradients
+from bertaccum.keras3 import AccumulatingOptimizer, _keras_compat, accumulate_gradients, micro_batch
 
 # On PyTorch, Keras computes parts of a loss in float32.
 EXACT = 1e-6 if BACKEND == "torch" else 1e-10
@@ -395,6 +395,63 @@ def test_loss_weight_is_the_divisor(tmp_path: Path) -> None:
         made.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert loaded.get_config()["loss_weight"] == made.get_config()["loss_weight"]
+
+
+def of_positives(y: Any, y_pred: Any) -> Any:
+    """The mean of the errors of positive targets, which is 0 / 0 without any."""
+    return ops.sum((y - y_pred)[..., 0] ** 2 * y[..., 0]) / ops.sum(y[..., 0])
+
+
+def test_loss_weight_of_0_has_no_effect() -> None:
+    y = np.where((np.arange(24) // 3 % 4 == 1)[:, None, None], [0.0, 1.0, 0.0], SOFT)
+    options = {"loss_weight": number_of_positives}
+    whole, made = (trained(steps, of_positives, y, accumulating=options) for steps in (0, 4))
+    settings: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": 0}
+    logs = [one.fit(X, y, batch_size=b, **settings) for one, b in ((whole, 12), (made, 3))]
+    np.testing.assert_allclose(*(one.history["loss"] for one in logs), rtol=1e-6)
+    assert difference(made, whole) < EXACT
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow has sparse gradients")
+def test_sparse_gradient_with_a_loss_weight_of_0_has_no_effect() -> None:
+    import tensorflow as tf
+
+    table, optimizer = keras.Variable(np.ones((3, 2))), AccumulatingOptimizer("sgd", 2)
+    for weight, value in ((0.0, np.nan), (2.0, 1.0)):
+        with micro_batch.micro_batch(4) as micro:
+            micro.size, micro.weight_given = weight, True
+            rows = tf.IndexedSlices(tf.constant([[value, value]], "float64"), [1], [3, 2])
+            optimizer.apply([rows], [table])
+    np.testing.assert_allclose(table.numpy(), [[1, 1], [0.99, 0.99], [1, 1]])
+
+
+def weighted(steps: int, weights: Any, compiled: bool = False) -> keras.Model:
+    """Train a model with two losses that are divided by the sums of their sample weights."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((5,))
+    made = keras.Model(inputs, [keras.layers.Dense(2)(inputs), keras.layers.Dense(1)(inputs)])
+    if steps:
+        accumulate_gradients(made, steps)
+    loss = keras.losses.MeanSquaredError("mean_with_sample_weight")
+    made.compile(
+        keras.optimizers.SGD(0.5), [loss, loss], run_eagerly=not compiled, jit_compile=compiled
+    )
+    settings: dict[str, Any] = {"batch_size": 12 // max(steps, 1), "shuffle": False, "verbose": 0}
+    made.fit(X, [X[:, :2], X[:, 2:3]], sample_weight=weights, **settings)
+    return made
+
+
+def test_outputs_with_different_sample_weights_are_refused() -> None:
+    weights, others = RNG.uniform(0.5, 2, (2, 24))
+    jax = BACKEND == "jax"  # Single operations are slow.
+    whole = weighted(0, weights, jax)
+    for same in (weights, [weights, weights.copy()]):
+        # On JAX, Keras computes parts of this loss in float32.
+        assert difference(weighted(4, same, jax), whole) < 1e-6
+    with pytest.raises(Exception, match="divided by the sums of different sample weights"):
+        weighted(4, [weights, others], jax)
+    if BACKEND == "tensorflow":  # XLA drops the check.
+        assert np.isnan(weighted(4, [weights, others], compiled=True).get_weights()[0]).all()
 
 
 @pytest.mark.parametrize("name", ["Dice", "Tversky"])

@@ -141,6 +141,13 @@ def test_replicas(tmp_path: Path) -> None:
     assert found["carried"] < 1e-6
 
 
+@pytest.mark.parametrize("optimizer", [adamw, scaled])
+def test_strategy_with_one_replica(optimizer: Callable[[], Any]) -> None:
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
+    one = trained(tf.distribute.get_strategy(), optimizer, 1, epochs=1)
+    assert difference(trained(mirrored, optimizer, STEPS, epochs=1), one) < 1e-6
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_end_of_a_dataset_is_no_micro_step(jit_compile: bool) -> None:
     """Without a known length, `fit` starts one more step, which fails when it reads the batch."""

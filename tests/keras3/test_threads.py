@@ -393,15 +393,38 @@ class OwnStep(keras.Sequential):
         return {"loss": loss}
 
 
+def with_own_step() -> keras.Model:
+    made = OwnStep(dense_model().layers)
+    made.build((None, 5))
+    return made
+
+
 def test_own_train_step() -> None:
     """tensorflow/tensorflow#47578."""
+    assert_same(trained(4, with_own_step), trained(1, with_own_step))
 
-    def model() -> keras.Model:
-        made = OwnStep(dense_model().layers)
-        made.build((None, 5))
-        return made
 
-    assert_same(trained(4, model), trained(1, model))
+def test_own_train_step_that_does_not_scale_its_loss() -> None:
+    def optimizer() -> keras.optimizers.Optimizer:
+        return keras.optimizers.LossScaleOptimizer(SGD(0.1), initial_scale=2.0)
+
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        ours, whole = (trained(steps, with_own_step, optimizer) for steps in (4, 1))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert_same(ours, whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+def test_loop_that_scales_its_loss_itself(scaling: bool) -> None:
+    variable = keras.Variable(1.0)
+    scaled = keras.optimizers.LossScaleOptimizer(SGD(1.0), initial_scale=2.0)
+    optimizer = AccumulatingOptimizer(scaled, 4)
+    for _ in range(4):
+        factor = float(optimizer.scale_loss(ops.ones(()))) if scaling else 2.0
+        optimizer.apply([ops.full((), 0.5 * factor)], [variable])
+    assert float(variable) == pytest.approx(0.5)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.function is TensorFlow's")
