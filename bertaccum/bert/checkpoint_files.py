@@ -8,7 +8,8 @@ from fnmatch import filter as matching
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from bertaccum.bert.model_source import RUN_PREFIX
+from bertaccum.bert.model_source import NO_CHECKPOINT, RUN_PREFIX
+from bertaccum.bert.presets import PRESETS, preset_name
 from bertaccum.errors import InputError
 from bertaccum.system.phrases import listed
 
@@ -131,6 +132,21 @@ def plain_path(named: str) -> str:
 def checkpoint_home(named: str) -> str:
     """Return a checkpoint's folder, given the folder or the prefix of the checkpoint's files."""
     return str(Path(named).parent) if is_prefix(named) else named
+
+
+def absolute_path(named: str) -> str:
+    """Return the absolute path of a file; names of presets or of missing files are unchanged."""
+    home = checkpoint_home(named)
+    if named in PRESETS or not Path(home).exists():
+        return preset_name(named)
+    resolved = Path(home).resolve()
+    return str(resolved if home == named else resolved / Path(named).name)
+
+
+def lasting_name(named: str) -> str:
+    """Return a name that means the same checkpoint in any folder, and after a link has moved."""
+    # A file or folder may have the name that means random weights.
+    return named if named == NO_CHECKPOINT else absolute_path(plain_path(named))
 
 
 def is_prefix(named: str) -> bool:

@@ -62,20 +62,29 @@ def open_corpus(
       Two stores whose labels are zeros and whose weights are ones.
 
     Raises:
-      InputError: A file of the corpus cannot be used, there is only one document, or no token of
-        the texts or of those that are held back can be masked.
+      InputError: A file of the corpus cannot be used or has changed since `digest` was computed,
+        there is only one document, or no token of the texts or of those that are held back can be
+        masked.
     """
-    digest = digest or corpus_digest(corpus, tokenization, progress, apart, dev_fraction)
+
+    def name() -> str:
+        return corpus_digest(corpus, tokenization, progress, apart, dev_fraction)
+
+    named = digest or name()
     length = tokenization.max_seq_length
     # With more text than the maximum needs, documents are held back evenly throughout the corpus.
     enough = _MOST_DEV * length * _TOKEN_BYTES / corpus.size_bytes
     every = max(round(1 / min(dev_fraction, enough)), 2)
 
     def make(path: Path) -> None:
-        _make_stores(path, corpus, Tokenizer(tokenization), progress, apart, every)
+        with new_folder(path, existing="keep") as temporary:
+            _make_stores(temporary, corpus, Tokenizer(tokenization), progress, apart, every)
+            if name() != named:
+                raise InputError("the texts changed meanwhile", "run the command again")
+            seal(temporary, path)
 
-    cached_folder(_folder(digest), make, progress)
-    return cached_stores(digest, length, apart)
+    cached_folder(_folder(named), make, progress)
+    return cached_stores(named, length, apart)
 
 
 def cached_stores(digest: str, length: int, apart: bool) -> tuple[TokenStore, TokenStore]:
@@ -111,10 +120,9 @@ def _make_stores(
 ) -> None:
     what, total, read = "tokenizing the corpus (MiB)", corpus.text_bytes, 0
     most = _MOST_DEV * (tokenizer.tokenization.max_seq_length - 2)
-    with new_folder(folder, existing="keep") as temporary, contextlib.ExitStack() as files:
+    with contextlib.ExitStack() as files:
         train, dev = (
-            files.enter_context(_Writer(temporary, name, tokenizer, apart))
-            for name in (_TRAIN, _DEV)
+            files.enter_context(_Writer(folder, name, tokenizer, apart)) for name in (_TRAIN, _DEV)
         )
         parts = corpus.parts(partial(tell, progress))
         for tokens, lengths, documents, size in _tokenized(parts, tokenizer):
@@ -126,8 +134,6 @@ def _make_stores(
             read += size
             progress(what, read >> 20, total and max(read, total) >> 20)
         _check_texts(train, dev, corpus.files[0], progress)
-        files.close()
-        seal(temporary, folder)
 
 
 def _check_texts(train: _Writer, dev: _Writer, path: Path, progress: Progress) -> None:

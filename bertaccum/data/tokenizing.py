@@ -14,13 +14,13 @@ from bertaccum.bert.packed_tokens import example_shapes
 from bertaccum.bert.tokenization import TAG, Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.data.given_texts import read_unlabelled
-from bertaccum.data.token_store import TokenStore, save_array, store_digest
+from bertaccum.data.token_store import TokenStore, save_array, store_digest, unlabelled_digest
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import InputError
 from bertaccum.options.commands import NAMES, NUMBERS
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.cache import cache_folder, cached_folder, seal
-from bertaccum.system.files import json_text, read_object, sha256
+from bertaccum.system.files import check_digest, json_text, read_object, sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
 from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
@@ -46,14 +46,29 @@ _USUAL_WINDOWS = (2, 4, 8)
 def open_store(
     tsv: Path, task: Task, tokenization: Tokenization, progress: Progress, digest: str | None = None
 ) -> TokenStore:
-    """Return the token store of a TSV, creating it if it is not in the cache."""
-    task = task_in(tsv, task)
-    digest = digest or store_digest(tsv, sha256(tsv), task.labels, tokenization)
-    return _opened(
-        digest,
-        lambda path: _make_store(path, tsv, task, Tokenizer(tokenization), progress),
-        progress,
-    )
+    """Return the token store of a TSV, creating it if it is not in the cache.
+
+    Args:
+      digest: Name of the store, as `store_digest` returns it for the labels of `task`; None to
+        compute it.
+
+    Raises:
+      InputError: The TSV cannot be used, or has changed since `digest` was computed.
+    """
+    own = task_in(tsv, task)
+    labels = own.labels if digest is None else task.labels
+
+    def name() -> str:
+        return store_digest(tsv, sha256(tsv), labels, tokenization)
+
+    named = digest or name()
+
+    def make(folder: Path) -> None:
+        table = read_tsv(tsv, ReadOptions(weight_if_named=True))
+        check_digest(tsv, name(), named)
+        _make_store(folder, tsv, table, own, Tokenizer(tokenization), progress)
+
+    return _opened(named, make, progress)
 
 
 def open_unlabelled(
@@ -65,10 +80,15 @@ def open_unlabelled(
 
     Args:
       digest: Name of the store, as `unlabelled_digest` returns it.
+
+    Raises:
+      InputError: The file cannot be used, or has changed since `digest` was computed.
     """
 
     def make(folder: Path) -> None:
         columns, tokenizer = read_unlabelled(path, task.labels, progress), Tokenizer(tokenization)
+        now = unlabelled_digest(path, sha256(path), task.labels, tokenization)
+        check_digest(path, now, digest)
         count = len(columns[0])
         _write_store(
             folder, columns, None, np.ones(count, np.float32), task, tokenizer, progress, path
@@ -183,9 +203,13 @@ def _form(path: Path, cells: Collection[str], labels: Labels, note: Note) -> str
 
 
 def _make_store(
-    folder: Path, tsv: Path, task: Task, tokenizer: Tokenizer, progress: Progress
+    folder: Path,
+    tsv: Path,
+    table: pd.DataFrame,
+    task: Task,
+    tokenizer: Tokenizer,
+    progress: Progress,
 ) -> None:
-    table = read_tsv(tsv, ReadOptions(weight_if_named=True))
     ones = np.ones(len(table), np.float32)
     weights = table[WEIGHT].to_numpy(np.float32) if WEIGHT in table else ones
     columns, encoded = texts_of_table(tsv, table, task.labels.pairs), task.encode(tsv, table)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import fcntl
 import itertools
 import os
 import time
@@ -16,13 +15,15 @@ from typing import IO, Any
 
 import yaml
 
-from bertaccum.errors import ConfigError, InputError, RunError
+from bertaccum.errors import ConfigError, InputError, RunError, reason
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.pretraining import hidden_options
 from bertaccum.runs.paths import LATEST, NOT_SAVED_YET, RUNS, RunPaths
 from bertaccum.runs.record import OUT_OF_MEMORY, whole_lines
 from bertaccum.system.atomic import new_folder, sync, write_text
 from bertaccum.system.files import json_text, refuse_special
+from bertaccum.system.locks import lock
+from bertaccum.system.progress import Note, ignore_note
 from bertaccum.system.temporary_paths import beside, remove, remove_abandoned
 
 # Number of times to retry a lock, and the seconds between the attempts.
@@ -81,8 +82,11 @@ class RunFolder(RunPaths):
         write_text(self.config, _yaml(config))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, note: Note = ignore_note) -> Iterator[None]:
         """Lock the folder, so that no other process trains in it; the lock ends with this process.
+
+        Args:
+          note: Called with a message if the file system has no locks.
 
         Raises:
           InputError: Another process is training in the folder, or a part is a link or a pipe.
@@ -91,7 +95,9 @@ class RunFolder(RunPaths):
         self._refuse_links()
         with _opened(self.lock, "a+") as file:
             try:
-                _lock(file)
+                if not _lock(file):
+                    what = f"{self.path}: its file system has no locks"
+                    note(f"{what}, so make sure that no other process trains in this folder")
             except BlockingIOError:
                 file.seek(0)
                 raise InputError(
@@ -106,18 +112,27 @@ class RunFolder(RunPaths):
                 raise _unwritable(self.lock, error) from None
             yield
 
-    def point_latest(self) -> None:
-        """Point `runs/latest` to this run; the link is relative, so that `runs` can be moved.
+    def point_latest(self) -> str | None:
+        """Point `runs/latest` to this run if it is in `runs`; return a note if that is impossible.
 
-        Nothing is changed if the run is not in `runs`, or `latest` is not a link.
+        The link is relative, so that `runs` can be moved.
         """
         link = RUNS / LATEST
         if self.path.resolve().parent != RUNS.resolve():
-            return
-        if link.is_symlink() or not link.exists():
-            temporary = beside(link)
+            return None
+        remedy = f"pass `run` {self.path} to later commands"
+        if link.exists() and not link.is_symlink():  # For example, a copy of `runs` has a folder.
+            what = f"{link} is not a link, so it does not stand for this run"
+            return None if link.samefile(self.path) else f"{what}; {remedy}, or delete {link}"
+        temporary = beside(link)
+        try:
             temporary.symlink_to(self.path.name, target_is_directory=True)
             temporary.replace(link)
+        except OSError as error:  # Google Drive, exFAT and some shared folders have no links.
+            temporary.unlink(missing_ok=True)
+            what = f"{link} cannot be made a link to this run ({reason(error)})"
+            return f"{what}; {remedy}"
+        return None
 
     def _refuse_links(self) -> None:
         """Raise InputError if training would write through a link or to a pipe, or replace it."""
@@ -191,14 +206,13 @@ def _opened(path: Path, mode: str) -> IO[str]:
     return open(path, mode, encoding="utf-8", opener=opener)
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[str]) -> bool:
     """Lock a file; try again if busy, because processes that only read also lock it briefly."""
     for _ in range(_LOOKS):
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return lock(file, wait=False)
         time.sleep(_LOOK_SECONDS)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock(file, wait=False)
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:

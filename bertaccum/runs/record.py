@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,15 +110,27 @@ def read_record(path: Path) -> Record:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, oldest first.
+    """Return the run folders in a folder, oldest first, after folders that cannot be read.
 
     Raises:
       InputError: The folder does not exist.
     """
     if not folder.is_dir():
         raise InputError("there is no such folder", "train first, or check the path", path=folder)
-    found = [p for p in folder.iterdir() if (p / "config.yaml").is_file() and not p.is_symlink()]
-    return sorted(found, key=lambda path: (path / "config.yaml").stat().st_mtime)
+    found = list[tuple[float, Path]]()
+    for path in folder.iterdir():
+        if path.is_symlink():
+            continue
+        try:
+            config = (path / "config.yaml").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:  # The folder may belong to another user.
+            found.append((0.0, path))
+            continue
+        if stat.S_ISREG(config.st_mode):
+            found.append((config.st_mtime, path))
+    return [path for _, path in sorted(found, key=lambda one: one[0])]
 
 
 def read_run_config(run: Path) -> TrainConfig:

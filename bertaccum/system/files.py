@@ -139,6 +139,12 @@ def check_unpacked(path: Path, size_bytes: int) -> None:
         raise InputError(what, "check what it contains, or unpack it yourself", path=path)
 
 
+def check_digest(path: Path, now: str, before: str) -> None:
+    """Raise InputError if a file that was just read has another digest than before."""
+    if now != before:
+        raise InputError("changed meanwhile", "run the command again", path=path)
+
+
 def sha256(path: Path, report: Callable[[int], object] = bool) -> str:
     """Return the SHA-256 digest of a file's contents, in hexadecimal.
 

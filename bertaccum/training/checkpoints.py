@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -326,6 +327,11 @@ def save_best(
     Raises:
       RunError: The folder cannot be written; the earlier best model is intact.
     """
+    # If the same update was evaluated again, this is the model that `set_aside_best` renamed.
+    aside = folder.best_aside(evaluated.update)
+    with contextlib.suppress(InputError):  # Nothing can be kept of a damaged one.
+        if aside.is_dir():  # `eval` may have changed its decoding.
+            files = dataclasses.replace(files, decoding=ModelFiles.read(aside).decoding)
     with _saved(folder.best, folder.checkpoints) as written:
         files.write(written)
         write_text(written / EVALUATION, json_text(evaluated.record()))
@@ -333,8 +339,7 @@ def save_best(
             adapted.write(model, written)
         else:
             tf.train.Checkpoint(model=model).write(str(written / RUN_PREFIX))
-    # The same update was evaluated again, so this is the model that `set_aside_best` renamed.
-    remove(folder.best_aside(evaluated.update))
+    remove(aside)
 
 
 def best_evaluation(folder: RunPaths) -> Evaluated | None:

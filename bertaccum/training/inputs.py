@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bertaccum.bert.checkpoint_files import lasting_name
 from bertaccum.bert.hub_checkpoint import pinned
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
@@ -247,16 +248,20 @@ def _new_inputs(config: TrainConfig, progress: Progress) -> RunInputs:
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
     """Return options with the commits of models on the Hub, those of earlier runs in a folder.
 
-    A branch may move while the runs are trained, but all of them use the same weights.
+    Paths of models are resolved. A branch or a link such as `runs/latest` may move while the runs
+    are trained, but all of them use the same weights.
     """
     for option in ("init_checkpoint", "teacher"):
         value = getattr(config, option)
-        if value is None or (asked := model_named(value)) is None:
+        if value is None:
             continue
-        files = sorted(out.glob("**/seed-*/config.yaml"))
-        earlier = (getattr(read_run_config(path.parent), option) or "" for path in files)
-        known = (name for name in earlier if (found := parse_pinned(name)) and asked.same_as(found))
-        name = next(known, None) or pinned(value, progress)
+        if (asked := model_named(value)) is None:
+            name = lasting_name(value)
+        else:
+            files = sorted(out.glob("**/seed-*/config.yaml"))
+            earlier = (getattr(read_run_config(path.parent), option) for path in files)
+            same = (own for own in earlier if (found := parse_pinned(own)) and asked.same_as(found))
+            name = next(same, None) or pinned(value, progress)
         values: dict[str, Any] = {option: name}
         config = dataclasses.replace(config, **values)
     return config

@@ -72,8 +72,8 @@ class Run:
 
     def events(self) -> Iterator[Event]:
         """Train, and yield the events; the last one is `Finished` or `Stopped`."""
-        if self.topology.chief:
-            self.folder.point_latest()
+        if self.topology.chief and (note := self.folder.point_latest()):
+            tell(self.session.progress, note)
         try:
             self._write_plan()
             if self.topology.chief:

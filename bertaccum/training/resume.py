@@ -9,8 +9,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from bertaccum.bert.checkpoint_files import checkpoint_home, plain_path
-from bertaccum.bert.presets import PRESETS, preset_name
+from bertaccum.bert.checkpoint_files import absolute_path, lasting_name
+from bertaccum.bert.presets import PRESETS
 from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.collectives import all_gather, differences
 from bertaccum.distribution.device_memory import device_name
@@ -41,19 +41,12 @@ _PATHS = (
     *_MODELS,
     *("data", "text", "bert_config", "vocab", "add_words", "offload_folder", "unlabelled"),
 )
+# Raising these options, which have no limit by default, makes a finished run continue.
+LONGER = ("max_updates", "patience")
 # These options decide when a run ends, and all workers must stop after the same update.
-_ENDING = ("max_updates", "patience", "max_nonfinite")
+_ENDING = (*LONGER, "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
 _CUTTING = ("micro_batch", "cut", "strategy", "replicas")
-
-
-def _absolute(name: str) -> str:
-    """Return the absolute path of a file; names of presets or of missing files are unchanged."""
-    home = checkpoint_home(name)
-    if name in PRESETS or not Path(home).exists():
-        return preset_name(name)
-    resolved = Path(home).resolve()
-    return str(resolved if home == name else resolved / Path(name).name)
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
@@ -105,14 +98,25 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
 
 
 def check_same_options(run: Path, config: TrainConfig) -> None:
-    """Raise ConfigError if a run began with other options than `config`, apart from its seed."""
+    """Raise ConfigError if a run began with other options than `config`.
+
+    Options that a resumed run can change may differ, but a limit to its updates must be repeated.
+    """
     began = read_run_config(run)
-    wanted = {name: getattr(config, name) for name in _fixed_options(began) - {"out", "seed"}}
+    fixed = _fixed_options(began) - {"out"}
+    wanted = {name: getattr(config, name, None) for name in fixed}
+    limits = {name: getattr(began, name) for name in LONGER if getattr(config, name) is None}
+    omitted = [f"`{name}` {limit}" for name, limit in limits.items() if limit is not None]
     if other := _changes(run, began, wanted):
-        raise ConfigError(
-            f"`out` contains the run {run}, which cannot change {other}",
-            "repeat the options with which it began, or choose another `out`",
-        )
+        problem = f"cannot change {other}"
+    elif omitted:
+        problem = f"has {' and '.join(omitted)}"
+    else:
+        return
+    raise ConfigError(
+        f"`out` contains the run {run}, which {problem}",
+        "repeat the options with which it began, or choose another `out`",
+    )
 
 
 def _fixed_options(began: TrainConfig) -> set[str]:
@@ -180,11 +184,11 @@ def _before(began: TrainConfig, name: str) -> Any:
 
 def _resolved(name: str, value: Any) -> Any:
     if name in _MODELS:
-        value = value and plain_path(value)
+        return value and lasting_name(value)
     if name == "text":
-        return ",".join(_absolute(path) for path in text_paths(value))
+        return ",".join(absolute_path(path) for path in text_paths(value))
     if name in _PATHS:
-        return value and _absolute(value)
+        return value and absolute_path(value)
     if name == "deterministic":
         return is_deterministic(value)
     return value
@@ -240,13 +244,22 @@ def recorded_compilation(folder: RunFolder, config: TrainConfig) -> Compilation:
 def check_inputs(folder: RunFolder, inputs: RunInputs) -> None:
     """Raise InputError if data, vocabulary, model or weights have changed since the run began."""
     now = inputs_of(inputs)
-    before = _read_inputs(folder, [*now])
-    changed = [name for name, value in now.items() if value != before[name]]
-    if changed:
+    check_unchanged(_read_inputs(folder, [*now]), now, "run", folder.path)
+
+
+def check_unchanged(before: dict[str, Any], now: dict[str, Any], what: str, path: Path) -> None:
+    """Raise InputError if inputs, as `inputs_of` returns them, have changed.
+
+    Args:
+      before: The inputs when the run or sweep began.
+      what: `run` or `sweep`.
+      path: Its folder.
+    """
+    if changed := [name for name, value in now.items() if value != before[name]]:
         raise InputError(
-            f"{', '.join(changed)} changed since this run began",
-            "restore the original files, or start a new run with another `out`",
-            path=folder.path,
+            f"{', '.join(changed)} changed since this {what} began",
+            f"restore the original files, or start a new {what} with another `out`",
+            path=path,
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tf_keras
 
+from bertaccum.data.run_inputs import RunInputs
 from bertaccum.distribution.topology import replicas_to_come
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
@@ -26,11 +27,16 @@ from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.training.events import Event, Finished, RunResult, Stopped, collect
 from bertaccum.training.inputs import run_inputs, with_commit
-from bertaccum.training.resume import check_inputs, check_same_options, resumed_config
+from bertaccum.training.resume import (
+    LONGER,
+    check_inputs,
+    check_same_options,
+    check_unchanged,
+    inputs_of,
+    resumed_config,
+)
 from bertaccum.training.train import resume, train
 
-# Raising these options makes a finished run continue.
-_LONGER = ("max_updates", "patience")
 # Fields of the summaries that are averaged over the runs.
 _FIGURES = (
     *(f"best_dev_{metric}" for metric in METRICS),
@@ -47,6 +53,7 @@ def train_seeds(
     named: dict[str, Any],
     progress: Progress,
     stopping: Stopping | None = None,
+    known: dict[str, Any] | None = None,
 ) -> Generator[Event, None, None]:
     """Train one run for each of `seeds` consecutive seeds, starting with `config.seed`.
 
@@ -59,6 +66,8 @@ def train_seeds(
       named: Options that the user set.
       progress: Reports preparations and evaluations.
       stopping: Records requests to stop, and passes them on to the runs.
+      known: Inputs of the sweep to which the runs belong, as `inputs_of` returns them; None if they
+        belong to none.
 
     Yields:
       The events of each run. A run that had already finished yields only `Finished`.
@@ -66,15 +75,15 @@ def train_seeds(
     Raises:
       ConfigError: The environment describes several workers, or the folder contains runs with other
         options.
-      InputError: The data or the model have changed since a run in the folder began.
+      InputError: The data or the model have changed since a run in the folder, or the sweep, began.
     """
     if replicas_to_come(config.strategy, config.replicas)[1] > 1:
         raise ConfigError(
             "`seeds` is for one process, but the environment describes several workers",
             "run each `seed` separately, with its own `out`",
         )
-    asked = {name: value for name, value in named.items() if name not in ("out", "seed")}
     config = with_commit(config, out, progress)
+    asked = {name: getattr(config, name) for name in named if name not in ("out", "seed")}
     check_repeated(config, out, seeds, progress)
     for seed in range(config.seed, config.seed + seeds):
         path = RunPaths(seed_folder(out, seed))
@@ -84,8 +93,10 @@ def train_seeds(
         if path.config.exists():
             run = resume(path.path, asked, progress, stopping)
         else:
+            # Files may have been changed while the earlier runs were trained.
+            inputs = check_repeated(config, out, seeds, progress, known)
             own = dataclasses.replace(config, seed=seed, out=str(path.path))
-            run = train(own, progress, stopping, asked | {"seed": seed})
+            run = train(own, progress, stopping, asked | {"seed": seed}, inputs)
         for event in run:
             yield event
             if isinstance(event, Stopped):
@@ -93,21 +104,38 @@ def train_seeds(
         free_models()
 
 
-def check_repeated(config: TrainConfig, out: Path, seeds: int, progress: Progress) -> None:
+def check_repeated(
+    config: TrainConfig,
+    out: Path,
+    seeds: int,
+    progress: Progress,
+    known: dict[str, Any] | None = None,
+) -> RunInputs | None:
     """Check that the runs in a folder, even finished ones, are those that `config` describes.
+
+    Args:
+      known: Inputs of the sweep to which the runs belong, as for `train_seeds`.
+
+    Returns:
+      Their inputs; None if no run has begun and `known` is None.
 
     Raises:
       ConfigError: A run has other options.
-      InputError: The data or the model have changed since a run began.
+      InputError: The data or the model have changed since a run, or the sweep, began.
     """
-    folders = [RunFolder(seed_folder(out, config.seed + number)) for number in range(seeds)]
-    begun = [folder for folder in folders if folder.config.exists()]
-    for folder in begun:
-        check_same_options(folder.path, config)
-    if begun:
-        inputs = run_inputs(config, progress)
-        for folder in begun:
-            check_inputs(folder, inputs)
+    owns = [dataclasses.replace(config, seed=config.seed + number) for number in range(seeds)]
+    folders = [(RunFolder(seed_folder(out, own.seed)), own) for own in owns]
+    begun = [(folder, own) for folder, own in folders if folder.config.exists()]
+    for folder, own in begun:
+        check_same_options(folder.path, own)
+    if not begun and known is None:
+        return None
+    inputs = run_inputs(config, progress)
+    for folder, _ in begun:
+        check_inputs(folder, inputs)
+    if known is not None:
+        check_unchanged(known, inputs_of(inputs), "sweep", out)
+    return inputs
 
 
 def free_models() -> None:
@@ -127,7 +155,7 @@ def _finished_summary(path: RunPaths, asked: dict[str, Any]) -> dict[str, Any] |
     if summary is None:
         return None
     began, now = read_run_config(path.path), resumed_config(path.path, asked)
-    return summary if all(getattr(now, n) == getattr(began, n) for n in _LONGER) else None
+    return summary if all(getattr(now, n) == getattr(began, n) for n in LONGER) else None
 
 
 def write_spread(out: Path, summaries: list[dict[str, Any]]) -> dict[str, Any]:

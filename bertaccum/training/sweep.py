@@ -22,7 +22,8 @@ from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.distribution.device_memory import gpus
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.commands import StepConfig, TrainConfig
+from bertaccum.options.fields import field_names
 from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
@@ -31,7 +32,8 @@ from bertaccum.system.progress import Progress, silent
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.prepared_labels import read_labels
 from bertaccum.training.events import Event, Finished, Stopped
-from bertaccum.training.inputs import with_commit
+from bertaccum.training.inputs import run_inputs, with_commit
+from bertaccum.training.resume import inputs_of
 from bertaccum.training.seed_sweep import check_repeated, train_seeds
 from bertaccum.training.train import plan_ahead
 from data_prep.tables.tsv import read_tsv
@@ -48,6 +50,8 @@ _KEPT = 1 / 3
 RECORD = "sweep.json"
 # Maximum number of bytes in the name of a cell's folder.
 _LONGEST_NAME = 200
+# Options that decide the inputs of a run.
+_SELECTING = (field_names(StepConfig) - {"target_batch"}) | {"teacher", "unlabelled"}
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
 
 
@@ -161,6 +165,8 @@ class Sweep:
         self._config, self._seeds, self._rows, self._named = config, seeds, train_rows, named
         self._rounds = _ROUNDS if halving else (1.0,)
         self._folder = out
+        # For each cell, its options, whose models stay the same, and its inputs.
+        self._own, self._inputs = dict[str, TrainConfig](), dict[str, dict[str, Any]]()
         asked = {name: value for name, value in named.items() if name != "out"}
         self._asked = {"grid": self.grid, "seeds": seeds, "halving": halving, "options": asked}
         if (saved := read_mapping(self._folder / RECORD)) is not None:
@@ -184,9 +190,12 @@ class Sweep:
             self._load_results(saved)
             self.result()
         except (LookupError, TypeError, ValueError, AttributeError) as error:
+            remedy = "delete it and repeat the sweep"
+            if len(self._rounds) > 1:  # Some runs may have made the updates of later rounds.
+                remedy = "restore it"
             raise InputError(
                 f"is damaged ({type(error).__name__}: {error})",
-                "delete it and repeat the sweep, or choose another `out`",
+                f"{remedy}, or choose another `out`",
                 path=self._folder / RECORD,
             ) from None
 
@@ -205,13 +214,20 @@ class Sweep:
         """Train, and yield the events of all runs.
 
         Raises:
-          ConfigError, InputError: Options, the data or the model changed since a run began.
+          ConfigError, InputError: Options, the data or the model changed since a run, or the sweep,
+            began.
         """
+        inputs = dict[str, dict[str, Any]]()
         for cell in self.cells:
-            if (folder := self._folder / cell.name).is_dir():
-                own = dataclasses.replace(self._config, **cell.options)
-                own = with_commit(own, self._folder, progress)
-                check_repeated(own, folder, self._seeds, progress)
+            own = dataclasses.replace(self._config, **cell.options)
+            self._own[cell.name] = own = with_commit(own, self._folder, progress)
+            check_repeated(
+                self._in_round(cell, 1.0), self._folder / cell.name, self._seeds, progress
+            )
+            key = json_text({n: value for n, value in cell.options.items() if n in _SELECTING})
+            if key not in inputs:
+                inputs[key] = inputs_of(run_inputs(own, progress))
+            self._inputs[cell.name] = inputs[key]
         self._plan_ahead(progress)
         left = self.cells
         for fraction in self._rounds:
@@ -230,18 +246,18 @@ class Sweep:
         first = self._rounds[0]
         left = [one for one in self.cells if one.failed is None and _key(first) not in one.rounds]
         for cell in left:
-            own = dataclasses.replace(self._config, **self._options(cell, first))
+            own = self._in_round(cell, first)
             if own.memory_limit is None:
                 try:
-                    plan_ahead(with_commit(own, self._folder, progress), progress)
+                    plan_ahead(own, progress)
                 except RunError as error:
                     self._fail(cell, error)
 
-    def _options(self, cell: Cell, fraction: float) -> dict[str, Any]:
-        """Return the options of a cell's runs in a round that differ from those of the sweep."""
-        halving = len(self._rounds) > 1
-        most = self._updates(cell, fraction) if halving else self._config.max_updates
-        return cell.options | ({} if most is None else {"max_updates": most})
+    def _in_round(self, cell: Cell, fraction: float) -> TrainConfig:
+        """Return the options of a cell's runs in a round."""
+        own, halving = self._own[cell.name], len(self._rounds) > 1
+        most = self._updates(cell, fraction) if halving else own.max_updates
+        return dataclasses.replace(own, max_updates=most)
 
     def _fail(self, cell: Cell, error: RunError) -> None:
         cell.failed, cell.diverged = str(error), isinstance(error, DivergedError)
@@ -250,12 +266,13 @@ class Sweep:
     def _train(
         self, cell: Cell, fraction: float, progress: Progress, stopping: Stopping | None
     ) -> Iterator[Event]:
-        options, out = self._options(cell, fraction), self._folder / cell.name
-        own = with_commit(dataclasses.replace(self._config, **options), self._folder, progress)
+        own, out = self._in_round(cell, fraction), self._folder / cell.name
+        named, known = self._named | cell.options, self._inputs[cell.name]
+        if own.max_updates is not None:
+            named |= {"max_updates": own.max_updates}
         runs: list[dict[str, Any]] = []
         try:
-            named = self._named | options
-            for event in train_seeds(own, out, self._seeds, named, progress, stopping):
+            for event in train_seeds(own, out, self._seeds, named, progress, stopping, known):
                 yield event
                 if isinstance(event, Stopped):
                     return

@@ -6,8 +6,8 @@ free again when the run builds its own model.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import fcntl
 import json
 import sys
 from collections.abc import Iterator
@@ -36,7 +36,10 @@ from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import cached_folder, is_intact, seal
 from bertaccum.system.child_process import ChildProcess, answering
+from bertaccum.system.files import check_digest, sha256
+from bertaccum.system.locks import lock
 from bertaccum.system.progress import Progress, silent
+from bertaccum.system.temporary_paths import temporary_path
 from bertaccum.tasks.labels import Labels
 from bertaccum.training.recipe import build_model
 from bertaccum.training.teacher import logits_folder
@@ -52,11 +55,11 @@ def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> l
     """Return the logits for train.tsv and for unlabeled texts; compute those not in the cache."""
     teacher, labels = inputs.teacher, inputs.labels
     assert teacher is not None
-    files = [(inputs.tsvs[0], True)]
+    files = [(inputs.tsvs[0], inputs.tsv_digests[0], True)]
     if inputs.unlabelled is not None:
-        files.append((inputs.unlabelled.path, False))
+        files.append((inputs.unlabelled.path, inputs.unlabelled.digest, False))
 
-    def compute(folder: Path, path: Path, labeled: bool) -> None:
+    def compute(folder: Path, path: Path, contents: str, labeled: bool) -> None:
         if teacher.config is None or teacher.mapping is None:
             raise InputError("was damaged or removed", "run the command again", path=folder)
         _unfinished(folder).touch()  # Raises OSError if the cache cannot be written.
@@ -67,6 +70,7 @@ def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> l
             "weights_digest": teacher.weights_digest,
             "labels": dataclasses.asdict(labels),
             "texts": str(path),
+            "contents": contents,
             "labeled": labeled,
             "limit_bytes": size_in_bytes("memory_limit", config.memory_limit),
         }
@@ -77,8 +81,8 @@ def open_logits(config: TrainConfig, inputs: RunInputs, progress: Progress) -> l
                 raise RunError("the teacher does not fit in memory", hint)
 
     found = []
-    for digest, (path, labeled) in zip(teacher.digests, files, strict=True):
-        make = partial(compute, path=path, labeled=labeled)
+    for digest, (path, contents, labeled) in zip(teacher.digests, files, strict=True):
+        make = partial(compute, path=path, contents=contents, labeled=labeled)
         folder = cached_folder(logits_folder(digest), make, progress)
         words = labels.task == TOKEN_CLASSIFICATION
         found.append(TeacherLogits.open(folder, labels.outputs, words))
@@ -91,16 +95,19 @@ def write_logits(job: dict[str, Any], progress: Progress) -> None:
     Logits that an interrupted computation left are kept.
 
     Raises:
+      InputError: The file of the texts has changed since its digest was computed.
       RunError: The disk is full, or a logit is not finite.
     """
     folder = Path(job["folder"])
     try:
-        with _unfinished(folder).open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if is_intact(folder):  # Another process has just written it.
-                _unfinished(folder).unlink(missing_ok=True)
-            else:
+        with contextlib.ExitStack() as files:
+            file = files.enter_context(_unfinished(folder).open("ab"))
+            if not lock(file):  # Other processes may write to this file, so use another one.
+                own = files.enter_context(temporary_path(_unfinished(folder), Path.touch))
+                file = files.enter_context(own.open("ab"))
+            if not is_intact(folder):  # Another process may have just written it.
                 _write(file, folder, job, progress)
+            _unfinished(folder).unlink(missing_ok=True)
     except OSError as error:
         raise RunError(
             f"cannot be written ({reason(error)})",
@@ -115,6 +122,7 @@ def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> 
         columns = texts_of_table(path, read_tsv(path), labels.pairs)
     else:
         columns = read_unlabelled(path, labels, silent)
+    check_digest(path, sha256(path), job["contents"])
     counts = [1] * len(columns[0])
     if labels.task == TOKEN_CLASSIFICATION:
         counts = [len(separated_words(text)) for text in columns[0]]
@@ -130,7 +138,7 @@ def _write(file: Any, folder: Path, job: dict[str, Any], progress: Progress) -> 
         done += len(logits)
         progress(f"the teacher reads {path}", done, len(counts))
     with new_folder(folder, existing="keep") as temporary:
-        _unfinished(folder).replace(temporary / LOGITS)
+        Path(file.name).replace(temporary / LOGITS)
         save_array(temporary / OFFSETS, offsets)
         seal(temporary, folder)
 

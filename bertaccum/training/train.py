@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import target_of
 from bertaccum.system.atomic import recover_folder
 from bertaccum.system.files import read_mapping
-from bertaccum.system.progress import Progress
+from bertaccum.system.progress import Progress, tell
 from bertaccum.system.stopping import Stopping
 from bertaccum.training import checkpoints
 from bertaccum.training.agreed_plan import agree_on_plan, find_plan
@@ -32,6 +33,7 @@ from bertaccum.training.loop import Run
 from bertaccum.training.resume import (
     check_inputs,
     check_logs,
+    check_same_options,
     check_start,
     deciding_options,
     inputs_of,
@@ -85,6 +87,7 @@ def train(
     with session.watch.watched(), _tf_compat.forgetting_custom_gradients():
         path = Path(config.out or "")
         if several and broadcast(topology, (path / "config.yaml").is_file):
+            broadcast(topology, lambda: check_same_options(path, config))
             asked = {name: value for name, value in named.items() if name != "out"}
             yield from _continue(path, asked, session)
             return
@@ -93,7 +96,7 @@ def train(
             set_up(config, session, inputs), folder, checkpoints.Position(secrets.token_hex(8))
         )
         broadcast(topology, lambda: _create_folder(run, named))
-        with _locked(folder, topology):
+        with _locked(folder, session):
             yield from run.events()
 
 
@@ -193,7 +196,7 @@ def _continue(
             "saved": checkpoints.read_saved(states[-1], mark) if states else None,
         }
 
-    with _locked(folder, topology):
+    with _locked(folder, session):
         begun = broadcast(topology, read)
         config, saved = train_config(begun["config"]), begun["saved"] or {}
         position = checkpoints.Position.of(saved) if saved else checkpoints.Position(begun["mark"])
@@ -222,8 +225,10 @@ def _continue(
         yield from run.events()
 
 
-def _locked(folder: RunFolder, topology: Topology) -> contextlib.AbstractContextManager[None]:
-    return folder.locked() if topology.chief else contextlib.nullcontext()
+def _locked(folder: RunFolder, session: Session) -> contextlib.AbstractContextManager[None]:
+    if not session.topology.chief:
+        return contextlib.nullcontext()
+    return folder.locked(partial(tell, session.progress))
 
 
 def _create_folder(run: Run, named: dict[str, Any]) -> None:

@@ -219,3 +219,12 @@ def test_ways_to_read_documents_are_noted(tmp_path: Path) -> None:
     assert notes.lines == [
         "documents are lines in 1 file of text; `documents` chooses one for all files"
     ]
+
+
+def test_texts_that_change_before_they_are_read_get_no_store(tmp_path: Path, cache: Path) -> None:
+    read = written(tmp_path / "a.txt", documents_of(5))
+    digest = token_store.corpus_digest(read, Tokenization(VOCABULARY, 16), silent)
+    written(tmp_path / "a.txt", documents_of(6))
+    with pytest.raises(InputError, match=r"^the texts changed meanwhile; run the command again$"):
+        opened(read, digest=digest)
+    assert list((cache / "tokens").iterdir()) == []

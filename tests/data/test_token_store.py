@@ -17,11 +17,12 @@ from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from bertaccum.data.token_store import TokenStore, save_array, store_digest, unlabelled_digest
-from bertaccum.data.tokenizing import open_store, store_of, store_of_table
+from bertaccum.data.tokenizing import open_store, open_unlabelled, store_of, store_of_table
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
 from bertaccum.system.cache import DIGESTS
+from bertaccum.system.files import sha256
 from bertaccum.system.progress import silent
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -149,6 +150,26 @@ def test_interrupted_store_leaves_no_files(tmp_path: Path, cache: Path) -> None:
         open_store(tsv, make_task(LABELS), Tokenization(Vocabulary(WORDS), 8), interrupt)
     assert list((cache / "tokens").iterdir()) == []
     assert len(open_tsv(tsv)) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "opened"), [(store_digest, open_store), (unlabelled_digest, open_unlabelled)]
+)
+def test_file_that_changes_before_it_is_read_gets_no_store(
+    tmp_path: Path, cache: Path, named: Callable[..., str], opened: Callable[..., TokenStore]
+) -> None:
+    """Otherwise, later runs would find the tokens of the new file under the name of the old one."""
+    tsv, tokenization = write(tmp_path / "a.tsv", "1\tgood"), Tokenization(Vocabulary(WORDS), 8)
+    digest = named(tsv, sha256(tsv), LABELS, tokenization)
+    asked = tsv, make_task(LABELS), tokenization, silent, digest
+    write(tsv, "1\tbad")
+    with pytest.raises(InputError, match=r"a\.tsv: changed meanwhile; run the command again$"):
+        opened(*asked)
+    assert list((cache / "tokens").iterdir()) == []
+    write(tsv, "1\tgood")
+    assert opened(*asked).token_ids.tolist() == [2, 5, 3]
+    write(tsv, "1\tbad")  # The store of the old file remains.
+    assert opened(*asked).token_ids.tolist() == [2, 5, 3]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

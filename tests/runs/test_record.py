@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -172,6 +173,27 @@ def test_log_with_an_endless_line_ends_before_it(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "updated", "update": 2, "note": "a" * 2**22}) + "\n")
     assert [line["update"] for line in read_record(run).updates] == [1]
+
+
+def test_run_that_may_not_be_read_is_not_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read everything, so the error is simulated."""
+    theirs, true = write_run(tmp_path / "theirs", [0.7]), Path.stat
+    write_run(tmp_path / "mine", [0.5])
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if theirs in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return true(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(SystemExit) as end:
+        main(["runs", str(tmp_path)])
+    said = capsys.readouterr()
+    assert not end.value.code and "mine" in said.out and "theirs" not in said.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"not listed: {theirs}/") and "Permission denied" in line
 
 
 def test_damaged_plan_and_summary_are_ignored(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,6 +104,20 @@ def test_teacher_that_saved_a_better_model_meanwhile_is_refused(tmp_path: Path) 
     config = dataclasses.replace(config, task=inputs.labels.task)
     with pytest.raises(InputError, match="the run saved a better model meanwhile"):
         open_logits(config, inputs, silent)
+
+
+@pytest.mark.parametrize("name", ["data/train.tsv", "more.csv"])
+def test_texts_that_change_before_the_teacher_reads_them_are_refused(
+    tmp_path: Path, name: str
+) -> None:
+    config = TrainConfig(**make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv")))
+    inputs = run_inputs(config, silent)
+    text = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(text.replace("very", "good"))
+    with pytest.raises(InputError, match=rf"{name}: changed meanwhile; run the command again"):
+        open_logits(config, inputs, silent)
+    (tmp_path / name).write_text(text)
+    assert len(open_logits(config, inputs, silent)) == 2
 
 
 @pytest.mark.parametrize(
@@ -271,6 +288,23 @@ def test_interrupted_computation_continues_where_it_stopped(
     assert batches == [8] * 6 + [4]  # Of 44 sentences, 24 were kept.
     np.testing.assert_array_equal(again.rows, expected)
     assert not unfinished.exists()
+
+
+def test_processes_without_locks_do_not_write_to_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process is computing the same logits."""
+    monkeypatch.setattr(teacher_logits, "_TOGETHER", 8)
+    options = make_student(tmp_path, "single")
+    (whole,) = logits(options)
+    expected = whole.rows.copy()
+    (folder,) = (tmp_path / "cache" / "teachers").iterdir()
+    shutil.rmtree(folder)
+    folder.with_name(f"{folder.name}.unfinished").write_bytes(bytes(300))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks")))
+    (again,) = logits(options)
+    np.testing.assert_array_equal(again.rows, expected)
+    assert [*folder.parent.iterdir()] == [folder]
 
 
 @pytest.mark.parametrize("occupied", [False, True])

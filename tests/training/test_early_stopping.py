@@ -183,7 +183,8 @@ def test_repeated_command_returns_finished_runs(
 
 
 def test_finished_runs_with_other_options_or_data_are_refused(config: Any, tmp_path: Path) -> None:
-    asked = config("many", learning_rate=1e-3, dropout_stream="micro-batch", max_updates=1)
+    limits = {"max_updates": 1, "patience": 2}
+    asked = config("many", learning_rate=1e-3, dropout_stream="micro-batch", **limits)
     inputs = inputs_of(run_inputs(asked, silent)) | {"options": {}, "named": ["learning_rate"]}
     for seed in range(2):
         folder = RunFolder(Path(asked.out, f"seed-{seed}"))
@@ -196,18 +197,32 @@ def test_finished_runs_with_other_options_or_data_are_refused(config: Any, tmp_p
 
     assert repeat() == repeat(keep=1, precision="auto") == [Finished({"updates": 1})] * 2
     for options, message in (
-        ({"learning_rate": None}, "`learning_rate` to its default (was 0.001)"),
-        ({"dropout": 0.3}, "`dropout` to 0.3 (was 0.1)"),
-        ({"max_seq_length": 20, "micro_batch": 4}, "`max_seq_length` to 20 (was 16), `micro_b"),
-        ({"freeze": "embeddings"}, "`freeze` to embeddings (was none)"),
+        ({"learning_rate": None}, "cannot change `learning_rate` to its default (was 0.001)"),
+        ({"dropout": 0.3}, "cannot change `dropout` to 0.3 (was 0.1)"),
+        ({"max_seq_length": 20, "micro_batch": 4}, "cannot change `max_seq_length` to 20 (was 16)"),
+        ({"freeze": "embeddings"}, "cannot change `freeze` to embeddings (was none)"),
+        # New runs would be longer than these.
+        ({"max_updates": None}, "has `max_updates` 1; repeat the options with which it began"),
+        ({name: None for name in limits}, "has `max_updates` 1 and `patience` 2; repeat"),
     ):
-        said = re.escape(f"seed-0, which cannot change {message}")
+        said = re.escape(f"seed-0, which {message}")
         with pytest.raises(ConfigError, match=said):
             repeat(**options)
     with (tmp_path / "reviews/train.tsv").open("a") as file:
         file.write("1\tgood food\n")
     with pytest.raises(InputError, match=r"seed-0: train\.tsv changed since this run began"):
         repeat()
+
+
+def test_data_that_change_while_seeds_are_trained_end_the_command(
+    config: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"seed-0: train\.tsv changed since this run began"):
+        for event in api.training_events(config("many", max_updates=0), seeds=2):
+            if isinstance(event, Finished):
+                with (tmp_path / "reviews/train.tsv").open("a") as file:
+                    file.write("1\tgood food\n")
+    assert [path.name for path in (tmp_path / "many").iterdir()] == ["seed-0"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
@@ -27,7 +28,7 @@ import pytest
 import tensorflow as tf
 from resuming import result
 from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
-from small import flip_a_bit, write_small_task
+from small import Notes, flip_a_bit, write_small_task
 from waiting import in_a_minute
 
 from bertaccum import api
@@ -40,8 +41,11 @@ from bertaccum.runs.record import whole_lines
 from bertaccum.system import atomic
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
-from bertaccum.tasks.model_files import EVALUATION
+from bertaccum.tasks.classification import Classification
+from bertaccum.tasks.model_files import EVALUATION, ModelFiles
+from bertaccum.tasks.task import PLAIN, Decoding
 from bertaccum.training import checkpoints, loop
+from bertaccum.training import train as starting
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
 from bertaccum.training.resume import check_logs, check_start, resolved_config, resumed_config
@@ -385,6 +389,23 @@ def test_best_model_that_a_resumed_run_does_not_know_is_set_aside(
         assert not (run / "best").exists()
 
 
+@pytest.mark.parametrize(("calibrate", "changed"), [(False, Decoding(2.0)), (True, PLAIN)])
+def test_resumed_run_keeps_the_decoding_that_eval_changed(
+    config: Make, monkeypatch: pytest.MonkeyPatch, calibrate: bool, changed: Decoding
+) -> None:
+    """The evaluation after the last update is repeated, because no checkpoint contains it."""
+    monkeypatch.setattr(Classification, "fit_decoding", lambda *_: Decoding(3.0))
+    finished = config("run", max_updates=1, eval_every=100, calibrate=calibrate)
+    list(train(finished, silent))
+    run = Path(str(finished.out))
+    files = ModelFiles.read(run / "best")
+    assert files.decoding == (Decoding(3.0) if calibrate else PLAIN)
+    dataclasses.replace(files, decoding=changed).write_decoding(run / "best")
+    list(resume(run, {}, silent))
+    assert ModelFiles.read(run / "best").decoding == changed
+    assert not (run / "best-update-1").exists()
+
+
 def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
     config: Make, tmp_path: Path
 ) -> None:
@@ -493,6 +514,9 @@ def test_paths_of_a_run_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("scratch").mkdir()
     options = TrainConfig(offload="all", offload_folder="scratch")
     assert resolved_config(options, "bert-tiny").offload_folder == str(tmp_path / "scratch")
+    Path("none").mkdir()  # As a checkpoint, this name means random weights.
+    options = resolved_config(TrainConfig(data="none", init_checkpoint="none"), "bert-tiny")
+    assert (options.data, options.init_checkpoint) == (str(tmp_path / "none"), "none")
 
 
 def test_runs_that_begin_in_the_same_second_have_two_folders(
@@ -586,6 +610,25 @@ def test_resume_refuses_changes_that_affect_updates(
     with pytest.raises(InputError, match=r"run: vocabulary changed since this run began"):
         list(resume(run, {"data": str(data)}, silent))
     assert result(run) == before
+
+
+def test_workers_that_repeat_a_command_repeat_its_options(
+    finished: Path, reviews: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief of two workers, without the other one."""
+    topology, watch = SimpleNamespace(workers=2), SimpleNamespace(watched=contextlib.nullcontext)
+    session = SimpleNamespace(topology=topology, watch=watch)
+    monkeypatch.setattr(starting, "connect", lambda *_: session)
+    monkeypatch.setattr(starting, "broadcast", lambda _, find: find())
+    monkeypatch.setattr(starting, "_continue", lambda *_: ["continued"])
+    config = made(reviews, finished)
+    assert list(train(config, silent)) == ["continued"]
+    for options, message in (
+        ({"learning_rate": None}, r"`learning_rate` to its default \(was 0.01\)"),
+        ({"seed": 1}, r"`seed` to 1 \(was 0\)"),
+    ):
+        with pytest.raises(ConfigError, match=rf"run, which cannot change {message}; repeat the"):
+            list(train(dataclasses.replace(config, **options), silent))
 
 
 def test_resume_refuses_another_model(config: Make) -> None:
@@ -933,6 +976,34 @@ def test_latest_is_the_run_that_was_trained_last(
         with folder.locked():
             folder.point_latest()
             assert Path("runs/latest").resolve() == folder.path.resolve()
+
+
+def test_latest_that_is_a_folder_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of `runs` that follows links contains the run itself."""
+    monkeypatch.chdir(tmp_path)
+    one, latest = (RunFolder(Path("runs") / name) for name in ("one", "latest"))
+    one.create(TrainConfig(), {})
+    shutil.copytree(one.path, latest.path)
+    what = "runs/latest is not a link, so it does not stand for this run"
+    remedy = "pass `run` runs/one to later commands, or delete runs/latest"
+    assert one.point_latest() == f"{what}; {remedy}"
+    assert latest.point_latest() is None
+
+
+def test_run_notes_what_its_file_system_lacks(
+    config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for owner, name, code in ((Path, "symlink_to", errno.EPERM), (fcntl, "flock", errno.ENOLCK)):
+        monkeypatch.setattr(owner, name, Mock(side_effect=OSError(code, os.strerror(code))))
+    run, notes = RunFolder(tmp_path / "runs/one"), Notes()
+    *_, last = train(config("runs/one", max_updates=0), notes)
+    assert isinstance(last, Finished)
+    own = "so make sure that no other process trains in this folder"
+    assert f"{run.path}: its file system has no locks, {own}" in notes.lines
+    what = "runs/latest cannot be made a link to this run (Operation not permitted)"
+    assert f"{what}; pass `run` {run.path} to later commands" in notes.lines
+    assert [path.name for path in Path("runs").iterdir()] == ["one"]
 
 
 @pytest.mark.slow

@@ -71,6 +71,18 @@ def free_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed_sweep, "free_models", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def missing_data_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of `Trainer`, which reads no data, have no inputs if their data are missing."""
+
+    def found(config: TrainConfig, progress: Any) -> Any:
+        return run_inputs(config, progress) if Path(config.data).exists() else None
+
+    for owner in (module, seed_sweep):
+        monkeypatch.setattr(owner, "run_inputs", found)
+        monkeypatch.setattr(owner, "inputs_of", lambda inputs: inputs_of(inputs) if inputs else {})
+
+
 def run(
     folder: Path, trainer: Trainer, halving: bool = False, seeds: int = 1, **options: Any
 ) -> Sweep:
@@ -243,15 +255,70 @@ def test_changed_data_need_another_folder(tmp_path: Path) -> None:
         run(tmp_path, Trainer(), **options)
 
 
+def test_data_that_change_during_a_sweep_end_it(tmp_path: Path) -> None:
+    encoder, data = write_small_task(tmp_path / "reviews", train=4, dev=2), tmp_path / "reviews"
+    options = {"data": str(data), "bert_config": str(encoder), "init_checkpoint": "none"}
+
+    class Editor(Trainer):
+        def __call__(self, *given: Any) -> Iterator[Event]:
+            yield from super().__call__(*given)
+            (data / "dev.tsv").write_text("label\ttext\n1\tgood\n0\tbad\n")
+
+    trainer, cell = Editor(), r"target_batch=16,learning_rate=2e-05"
+    with pytest.raises(InputError, match=rf"{cell}: dev\.tsv changed since this sweep began; rest"):
+        run(tmp_path / "runs", trainer, **options, max_seq_length=12)
+    assert len(trainer.runs) == 1
+
+
+@pytest.mark.parametrize("option", ["init_checkpoint", "teacher"])
+@pytest.mark.parametrize("halving", [False, True])
+def test_all_runs_use_the_model_to_which_a_link_pointed(
+    tmp_path: Path, option: str, halving: bool
+) -> None:
+    """`runs/latest` points to another run as soon as that run starts."""
+    link, used = tmp_path / "latest", set()
+
+    class Starter(Trainer):
+        def __call__(self, config: TrainConfig, *given: Any) -> Iterator[Event]:
+            yield from super().__call__(config, *given)
+            used.add(getattr(config, option))
+            link.unlink()
+            link.symlink_to("two")
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    link.symlink_to("one")
+    run(tmp_path / "runs", Starter(), halving, seeds=2, **{option: str(link)})
+    assert used == {str(tmp_path / "one")}
+
+
+def test_resumed_runs_are_asked_for_the_model_to_which_a_link_pointed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, in a later round of halving, after the link has moved."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "latest").symlink_to("one")
+    named = {"init_checkpoint": str(tmp_path / "latest")}
+    RunFolder(tmp_path / "runs/seed-0").create(TrainConfig(**named), {})
+    resumed = mock.Mock(return_value=[])
+    monkeypatch.setattr(seed_sweep, "check_repeated", lambda *_: None)
+    monkeypatch.setattr(seed_sweep, "resume", resumed)
+    list(seed_sweep.train_seeds(TrainConfig(**named), tmp_path / "runs", 1, named, silent))
+    assert resumed.call_args.args[1] == {"init_checkpoint": str(tmp_path / "one")}
+
+
+@pytest.mark.parametrize("halving", [False, True])
 @pytest.mark.parametrize("key", ["best_by", "cells", "rounds", "score", "seconds"])
-def test_damaged_record_of_a_sweep_is_refused(tmp_path: Path, key: str) -> None:
-    run(tmp_path, Trainer())
+def test_damaged_record_of_a_sweep_is_refused(tmp_path: Path, key: str, halving: bool) -> None:
+    run(tmp_path, Trainer(), halving)
     path = tmp_path / "sweep.json"
     text = path.read_text().replace(f'"{key}"', '"other"')
     path.write_text(text)
-    trainer, message = Trainer(), rf"sweep.json: is damaged \(KeyError: '{key}'\); delete it and"
+    # Without it, cells of later rounds of halving would begin again with fewer updates.
+    trainer, remedy = Trainer(), "restore it, or" if halving else "delete it and"
+    message = rf"sweep.json: is damaged \(KeyError: '{key}'\); {remedy}"
     with pytest.raises(InputError, match=message):
-        run(tmp_path, trainer)
+        run(tmp_path, trainer, halving)
     assert trainer.runs == [] and path.read_text() == text
 
 

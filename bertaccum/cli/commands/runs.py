@@ -13,7 +13,7 @@ from bertaccum.cli.display.comparison_tables import print_advice, print_comparis
 from bertaccum.cli.display.view import View
 from bertaccum.cli.options import command, json_option, options, run_argument, shown
 from bertaccum.cli.shared import announce_run, announce_split, print_result
-from bertaccum.errors import InputError
+from bertaccum.errors import InputError, explained
 from bertaccum.options.commands import CompareConfig, ReportConfig, ShowConfig
 from bertaccum.options.metrics import warning
 from bertaccum.runs.paths import RunPaths
@@ -37,8 +37,8 @@ def runs(folder: str, as_json: bool) -> None:
     for path in find_runs(Path(folder)):
         try:
             outlines.append(outline(read_record(path)))
-        except InputError as damage:
-            errors.append(damage)
+        except (InputError, OSError) as problem:
+            errors.append(explained(problem))
     if not outlines and not errors:
         sentences.note(_none_in(Path(folder)))
     elif as_json:
