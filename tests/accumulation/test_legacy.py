@@ -144,11 +144,29 @@ def end_windows_outside(strategy: tf.distribute.Strategy) -> list[float]:
     return left
 
 
+def mean_of_unequal_shares(strategy: tf.distribute.Strategy) -> float:
+    """Return the mean gradient of a sum of 1 with weight 1 and a sum of 6 with weight 3."""
+    with strategy.scope():
+        weight = tf.Variable(0.0)
+        sgd = tf_keras.optimizers.SGD(1.0)
+        optimizer = AccumulatingOptimizer(sgd, accumulator_dtype="bfloat16")
+        optimizer.build([weight])
+
+    def micro_step() -> None:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        number = tf.cast(replica, tf.float32)
+        optimizer.accumulate([(1 + 5 * number, weight)], 1 + 2 * number)
+
+    strategy.run(micro_step)
+    assert optimizer.apply()
+    return -float(weight.numpy())
+
+
 def on_two_replicas() -> None:
     """Print results on two logical CPUs, which exist only in a process of its own."""
     strategy = fitting.make_strategy(2)
     results = {"legacy": fit_on_replicas(strategy), "left": end_windows_outside(strategy)}
-    print(json.dumps(results))
+    print(json.dumps(results | {"mean": mean_of_unequal_shares(strategy)}))
 
 
 @pytest.mark.slow
@@ -156,3 +174,4 @@ def test_two_replicas_equal_one_device_and_windows_can_end_outside_the_scope() -
     results = json.loads(output("import test_legacy; test_legacy.on_two_replicas()"))
     assert results["legacy"] <= 1e-6
     assert results["left"] == [6.0] * 4  # 8 minus the mean of 1 and 3, subtracted once.
+    assert results["mean"] == 1.75

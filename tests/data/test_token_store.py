@@ -21,6 +21,7 @@ from bertaccum.data.tokenizing import open_store, open_unlabelled, store_of, sto
 from bertaccum.data.truncation import Truncation
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.prepare import PrepareConfig
+from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.system.cache import DIGESTS
 from bertaccum.system.files import sha256
 from bertaccum.system.progress import silent
@@ -90,6 +91,18 @@ def test_store_records_lengths_before_truncation(tmp_path: Path) -> None:
     longer_counted = dataclasses.replace(longer, max_seq_length=8, kept={}, kept_by_windows={})
     assert longer_counted == counted
     assert list(longer.kept) == ["9", "128", "256", "512"]
+
+
+@pytest.mark.parametrize(("length", "weights"), [(8, [7.5, 0.5, 0.0]), (4, [5.0, 0.5, 0.0])])
+def test_weight_of_a_row_with_tags_is_multiplied_by_the_words_that_are_read(
+    tmp_path: Path, length: int, weights: list[float]
+) -> None:
+    rows = ["label\ttext\tweight", "0 1 0\tgood bad food\t2.5", "1\tbad\t0.5", "1 0\tbad bad\t0"]
+    tsv = tmp_path / "tags.tsv"
+    tsv.write_text("\n".join(rows) + "\n")
+    task = make_task(dataclasses.replace(Labels.numbered(2), task=TOKEN_CLASSIFICATION))
+    tokenization = Tokenization(Vocabulary(WORDS), length, words="first")
+    assert open_store(tsv, task, tokenization, silent).weights.tolist() == weights
 
 
 @pytest.mark.parametrize(

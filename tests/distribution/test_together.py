@@ -24,6 +24,11 @@ from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., Any]
 UPDATES = 10
+# The arrays of tests are smaller than the pieces in which replicas sum them in host memory.
+IN_PIECES = f"""
+from bertaccum.accumulation.offload import host_memory
+host_memory._PIECE_BYTES = host_memory._PART = 100
+{SEVERAL_RUNS}"""
 # Options of the runs that are interrupted repeatedly.
 LONG = {"workers": 2, "max_updates": 40}
 
@@ -190,6 +195,14 @@ def runs_of(folder: Path, name: str, pairs: list[tuple[int, float]], **options: 
     return json.dumps([values | {"learning_rate": 5e-4} | options | own for own in several])
 
 
+def train_on_workers(runs: str, workers: int) -> None:
+    """Train runs in turn; each worker is one process for all of them."""
+    processes = [Forked(IN_PIECES, runs, env=env) for env in environments(workers)]
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+
+
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Path:
     """Train `one-m10-0.0` and `one-m10-0.1` on one device with one micro-batch per window."""
@@ -206,16 +219,27 @@ def alone(folder: Path) -> Path:
 def test_topology_and_micro_batch_do_not_change_the_weights(
     alone: Path, workers: int, replicas: int, offload: str
 ) -> None:
-    """Each worker is one process that trains two runs in turn, with and without dropout."""
+    """There are two runs, with and without dropout."""
     name, pairs = f"w{workers}-r{replicas}-{offload}", [(1, 0.1), (4, 0.0)]
-    runs = runs_of(alone, name, pairs, replicas=replicas, offload=offload)
-    processes = [Forked(SEVERAL_RUNS, runs, env=env) for env in environments(workers)]
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+    train_on_workers(runs_of(alone, name, pairs, replicas=replicas, offload=offload), workers)
     for size, dropout in pairs:
         wanted, found = alone / f"one-m10-{dropout}", alone / f"{name}-m{size}-{dropout}"
         assert difference(wanted, found) < (1e-5 if dropout else 1e-6), (size, dropout)
+
+
+# The weights are on the device, and the moments in host memory, which are copied in other ways.
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "replicas"), [(1, 2), (2, 1)])
+def test_resumed_replicas_make_the_same_updates(folder: Path, workers: int, replicas: int) -> None:
+    """A replica with other weights or moments would change the last bits of the next gradient."""
+    name, options = f"resumed-w{workers}", {"replicas": replicas, "offload": "moments"}
+    options |= {"max_updates": 4, "eval_every": 4}
+    [whole] = json.loads(runs_of(folder, name, [(4, 0.1)], learning_rate=0.01, **options))
+    halves = whole | {"out": str(folder / f"{name}-halves"), "max_updates": 2}
+    train_on_workers(
+        json.dumps([whole, halves, {"resume": halves["out"], "max_updates": 4}]), workers
+    )
+    assert difference(Path(whole["out"]), Path(halves["out"])) == 0
 
 
 @pytest.mark.slow

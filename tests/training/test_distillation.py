@@ -240,25 +240,28 @@ def test_pairs_for_models_without_segments_are_told(tmp_path: Path) -> None:
     assert sum(told in line for line in begun) == 1
 
 
-def test_unlabeled_sentence_counts_the_words_that_both_models_read(tmp_path: Path) -> None:
-    """The teacher reads one word, and the student up to three."""
+@pytest.mark.parametrize(("student", "teacher"), [(3, 1), (1, 3)])
+def test_unlabeled_sentence_counts_the_words_that_both_models_read(
+    tmp_path: Path, student: int, teacher: int
+) -> None:
+    """One model reads one word, and the other up to three."""
     options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"))
-    options["max_seq_length"] = 5
+    options["max_seq_length"] = student + 2
     shutil.rmtree(options["teacher"])
-    make_teacher(Path(options["teacher"]), CASES["tags"].labels, max_seq_length=3)
+    make_teacher(Path(options["teacher"]), CASES["tags"].labels, max_seq_length=teacher + 2)
     config, found = TrainConfig(**options), logits(options)
     inputs, task = run_inputs(config, silent), make_task(CASES["tags"].labels)
     tokenization = tokenizations(inputs.vocabulary, config)[0]
     store = open_store(inputs.tsvs[0], task, tokenization, silent)
     joined, labels = join_teacher(config, inputs, task, store, found, silent)
     assert (labels.count, len(joined)) == (44, 57)
-    assert store.words.max() == 3
+    assert store.words.max() == student
     np.testing.assert_array_equal(joined.weights, [*store.weights, *[1] * 13])
     made = labels.of_window(joined, np.array([50, 3]))
     tokens = [joined.token_ids[joined.offsets[row] : joined.offsets[row + 1]] for row in (50, 3)]
     np.testing.assert_array_equal(made.token_ids, np.concatenate(tokens))
-    assert made.labels.shape == (2, 3, 6)
-    np.testing.assert_array_equal(made.labels[:, :, 0], [[0] * 3, [1] * 3])
+    assert made.labels.shape == (2, student, 6)
+    np.testing.assert_array_equal(made.labels[:, :, 0], [[0] * student, [1] * student])
     np.testing.assert_array_equal(made.labels[0, 0, 1:], found[1].rows[found[1].offsets[6]])
 
 

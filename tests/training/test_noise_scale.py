@@ -90,6 +90,19 @@ def test_skipped_updates_and_negative_estimates_give_no_scale() -> None:
     assert meter.add(1, np.ones(10), results)["noise_scale"] is None
 
 
+@pytest.mark.parametrize(
+    ("update", "same_epoch"), [(3, 0.0), (4, 1 / (1 + 0.9 + 0.81 + 0.729)), (5, 1.9 / 4.0951)]
+)
+def test_only_windows_since_the_start_of_the_epoch_are_in_the_same_epoch(
+    update: int, same_epoch: float
+) -> None:
+    """An epoch has three windows. A window has 0.9 times the weight of the next one."""
+    results = {"gradient_square": [3.0], "gradient_product": [2.0], "applied": True}
+    found = NoiseMeter(30, 10, ["all"]).add(update, np.ones(10), results)
+    expected = noise_and_signal(3.0, 2.0, 10, 30, same_epoch)
+    assert (found["gradient_noise"], found["gradient_signal"]) == pytest.approx(expected)
+
+
 def test_groups_add_up() -> None:
     meter = NoiseMeter(1000, 10)
     meter.names = ["encoder", "head"]

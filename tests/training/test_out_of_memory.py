@@ -35,6 +35,17 @@ from bertaccum.training.train import train
 from bertaccum.training.updater import Updater
 
 UPDATES = 3
+# Trains two runs; memory runs out in the tenth forward pass of the second one.
+SECOND_FAILS = """
+import json, sys
+from scripted import Failing, under
+from bertaccum.options.commands import TrainConfig
+from bertaccum.system.progress import silent
+from bertaccum.training.train import train
+whole, cut = (TrainConfig(**options) for options in json.loads(sys.argv[1]))
+list(train(whole, silent))
+under(Failing({10}, training=True), train(cut, silent))
+"""
 
 
 @pytest.fixture
@@ -139,6 +150,19 @@ def test_state_moves_to_the_host_if_one_example_does_not_fit(
         np.testing.assert_array_equal(one, other)
     assert [(event.update, event.offload) for event in events] == [(2, "moments"), (2, "all")]
     assert summary["offload"] == "all"
+
+
+@pytest.mark.slow
+def test_moments_of_all_replicas_move_to_the_host(config: Callable[..., TrainConfig]) -> None:
+    """Memory runs out in the second window, when the moments of the replicas are not zero."""
+    options = {"recompute": "layer", "replicas": 2}
+    both = [config(1, name, **options) for name in ("whole", "cut")]
+    forked.output(SECOND_FAILS, json.dumps([vars(one) for one in both]))
+    expected, found = (load_trained(Path(one.out)).model.get_weights() for one in both)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    summary = json.loads(RunFolder(Path(both[1].out)).summary.read_text())
+    assert (summary["offload"], summary["out_of_memory"]) == ("moments", 1)
 
 
 def test_recomputation_needs_no_more_host_memory(

@@ -184,6 +184,18 @@ def test_nonfinite_window_is_skipped(store: TokenStore) -> None:
     np.testing.assert_array_equal(model.trainable_variables[0].numpy(), before)
 
 
+def test_loss_scale_does_not_change_the_gradient_norm(store: TokenStore) -> None:
+    """The first windows in float16 may overflow, which changes only the loss scale."""
+    norms, window = [], make_window(store, np.arange(32), 8)
+    for precision in ("float32", "mixed_float16"):
+        config = dataclasses.replace(CONFIG, precision=precision)
+        model = build_model(config, ModelSource("tiny", TINY, None, None), outputs=2)
+        update = make_update(CLASSIFICATION, model, make_optimizer(config, UPDATES, 4), 0, True)
+        results = (update(window) for _ in range(6))
+        norms.append(next(r["grad_norm"] for r in results if r["applied"]))
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+
+
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_each_precision_trains_in_its_compute_dtype(store: TokenStore, precision: str) -> None:
     config = dataclasses.replace(CONFIG, precision=precision, warmup_fraction=0.0)
