@@ -75,10 +75,10 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of the folder of its runs, which file systems limit to 255 bytes."""
+        """The name of the folder of its runs: at most 255 bytes, without the slashes of paths."""
         name = ",".join(f"{name}={value}" for name, value in self.options.items())
-        encoded = name.encode(errors="surrogateescape")
-        if len(encoded) <= _LONGEST_NAME:
+        encoded = name.replace("/", "_").encode(errors="surrogateescape")
+        if "/" not in name and len(encoded) <= _LONGEST_NAME:
             return name
         start = encoded[: _LONGEST_NAME - 50].decode(errors="ignore")
         return f"{start}-{json_digest(self.options)[:12]}"

@@ -345,6 +345,11 @@ def test_long_names_of_cells_are_cut(tmp_path: Path) -> None:
         assert name.startswith("unlabelled=" + "ä" * 69 + "-") and len(name.encode()) < 200
 
 
+def test_paths_in_names_of_cells_are_no_folders() -> None:
+    names = {Cell({"init_checkpoint": path}).name for path in ("runs/a", "runs_a", "runs/b")}
+    assert len(names) == 3 and "/" not in "".join(names)
+
+
 def test_best_command_has_only_flags_of_train() -> None:
     named = {"calibrate": False, "lower_case": False, "keep_head": True, "out": "sweep"}
     command = _best(named, {"best": {"epochs": 2.0}})
