@@ -124,9 +124,7 @@ def _plain(field: dataclasses.Field[Any], value: Any) -> Any:
         return ON if value else OFF  # YAML reads the words as booleans.
     if getattr(value, "ndim", None) == 0:  # A NumPy scalar, which YAML cannot represent.
         value = value.item()
-    is_text = not (
-        known["numbers"] or known["switch"] or known["path"] or isinstance(default, bool)
-    )
+    is_text = not (known["numbers"] or known["switch"] or isinstance(default, bool))
     # A number, such as that of a column, but neither NaN nor infinity.
     is_number = type(value) in (int, float) and abs(value) < math.inf
     return str(value) if is_text and is_number else value

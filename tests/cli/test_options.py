@@ -199,7 +199,6 @@ def test_number_for_an_option_of_text_is_text(
         (PrepareConfig, "text_column", True, "True is not text"),
         (PrepareConfig, "text_column", math.nan, "nan is not text"),
         (PrepareConfig, "text_column", [1], "is not text"),
-        (PredictConfig, "file", 3, "3 is not text"),
         (TrainConfig, "save_every", 0.5, "0.5 is neither a number of updates nor a time"),
         (TrainConfig, "collective_timeout", 90, "90 is not a time; write it as 90s"),
         (TrainConfig, "memory_limit", 4, "4 means 4 bytes; add a unit"),

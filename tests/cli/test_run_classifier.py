@@ -194,7 +194,7 @@ def test_words_that_were_not_read_have_no_tag() -> None:
 def test_failed_evaluation_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:
     (folder / "earlier.txt").write_text("earlier results\n")
     code, out, err = run("eval", "--split", "test", "--results", "earlier.txt")
-    assert (code, out, err.count("\n")) == (2, "", 3)
+    assert (code, out, err.count("\n")) == (2, "", 4)
     assert re.match(r"run: by-2; its best checkpoint: update \d+\nevaluating on test.tsv\n", err)
     assert (
         "cola/test.tsv: has no labels; run `bertaccum predict` on it, or choose a --split or --file"

@@ -212,11 +212,11 @@ def test_cells_that_failed_for_another_reason_are_trained_again(tmp_path: Path) 
 def test_heat_map_finds_values_that_were_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Python, a path may be a `Path`, and a switch a bool."""
+    """In Python, a switch may be a bool."""
     write_small_task(tmp_path / "reviews", train=4, dev=2)
-    grid = {"init_checkpoint": [Path("a"), Path("b")], "compile": [True, False]}
+    grid = {"compile": [True, False], "learning_rate": [1e-3, 2e-3]}
     monkeypatch.setattr(seed_sweep, "train", Trainer())
-    config = TrainConfig(data=str(tmp_path / "reviews"), learning_rate=1e-3)
+    config = TrainConfig(data=str(tmp_path / "reviews"), init_checkpoint="none")
     options = config, tmp_path / "out", grid, 1, False, {}, silent, None, None
     assert len(module.search(*options)["figures"]) == 2
 

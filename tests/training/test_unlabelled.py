@@ -40,7 +40,7 @@ WRONG = {
     "empty": (SINGLE, "text\n\n", "has no texts; add some, or omit `unlabelled`"),
     "single": (PAIR, "text\ngood\n", "is single, but the model takes pairs; name the columns"),
     "pairs": (SINGLE, "text,text_pair\na,b\n", "has a second text, .*; rename the second column"),
-    "columns": (SINGLE, "words,stars\na,b\n", "'text' does not occur"),
+    "columns": (SINGLE, "words,marks\na,b\n", "'text' does not occur"),
 }
 
 
