@@ -113,7 +113,7 @@ class MeasuredLoss:
             size = micro.examples if size is None else size
             contract.report_divisor(micro, kind, size, replicas.check_equal)
             if kind == WEIGHTS:
-                # XLA on TensorFlow drops the check; NaN shows that the update would be wrong.
+                # XLA on TensorFlow may drop the check; NaN shows that the update would be wrong.
                 micro.size = ops.where(ops.equal(size, micro.size), size, float("nan"))
         return value
 
