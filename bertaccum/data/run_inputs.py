@@ -23,7 +23,7 @@ from bertaccum.tasks.task import Task
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.corpus import Corpus, find_corpus
 from data_prep.tables.manifest import is_prepared
-from data_prep.tables.tsv import read_tsv
+from data_prep.tables.table import read_rows
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def note_reading(tsvs: Iterable[Path], note: Note) -> None:
     """Note how TSVs that `prepare` did not write are read, such as which columns."""
     for tsv in tsvs:
         if not is_prepared(tsv):
-            read_tsv(tsv, ReadOptions(weight_if_named=True), note)
+            for _ in read_rows(tsv, ReadOptions(weight_if_named=True), note):
+                pass
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:

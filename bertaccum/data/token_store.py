@@ -28,8 +28,8 @@ from data_prep.tables.manifest import is_prepared
 from data_prep.tables.text_files import ending
 
 # Increment these numbers if the same inputs would result in a different store of a TSV, or of a
-# corpus.
-_FORMAT, _FORMAT_OF_CORPUS = 10, 1
+# corpus, or if other texts would be read from a file without labels.
+_FORMAT, _FORMAT_OF_CORPUS, _FORMAT_OF_TEXTS = 10, 2, 2
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
@@ -154,7 +154,7 @@ def unlabelled_identity(path: Path, contents: str) -> list[object]:
 
     The ending decides whether a file is a table or has one text per line.
     """
-    return ["unlabelled", ending(path), is_prepared(path), contents]
+    return ["unlabelled", _FORMAT_OF_TEXTS, ending(path), is_prepared(path), contents]
 
 
 def unlabelled_digest(path: Path, contents: str, labels: Labels, tokenization: Tokenization) -> str:

@@ -75,12 +75,10 @@ def predictions(
     if config.file:
         kind = task.labels.task
         several, words = kind == MULTI_LABEL, kind == TOKEN_CLASSIFICATION
-        reading = read_options(config, several_labels=several, words=words)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
-        # Quotes in files that `prepare` wrote are characters. The original may have been edited.
-        is_same = original and original.is_file() and sha256(original) == sha256(tsv)
-        source = original if original and is_same else tsv
-        table, tokenizer = read_tsv(source, reading, note), Tokenizer(trained.tokenization)
+        of_file = {"words": words, "as_prepared": original is not None}
+        reading = read_options(config, several_labels=several, **of_file)
+        table, tokenizer = read_tsv(tsv, reading, note), Tokenizer(trained.tokenization)
         form = original, config.label_form
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:

@@ -55,6 +55,8 @@ class ReadOptions:
     tag_names: tuple[str, ...] = ()  # Names of tags that are numbers.
     # Whether the column with the weights may be missing, because evaluation ignores weights.
     may_lack_weights: bool = False
+    # Whether `prepare` wrote the file, although it is in another folder.
+    as_prepared: bool = False
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
@@ -152,6 +154,8 @@ def with_usual_columns(
         if len(those) == 1:
             found.setdefault(option, those[0])
     left = [option for option in missing if option not in found]
+    if reading.label_column is None:  # A file without labels need not have their column.
+        left = [option for option in left if option != "label_column"]
     requested = {column for _, column in labeled.named}
     rest = {*names} - {*found.values(), *requested, TEXT, PAIR, WEIGHT}
     rest = {name for name in rest if name.casefold() not in _NOT_READ}
@@ -160,7 +164,6 @@ def with_usual_columns(
     if by_name and len(names) == len(default) == 2 and len(rest) == len(left) == 1:
         found[left.pop()] = rest.pop()
     if reading.label_column is None:
-        left = [option for option in left if option != "label_column"]
         found.pop("label_column", None)
     if left or not found:  # An error will name the first column that is not found.
         return dataclasses.replace(reading, **found)

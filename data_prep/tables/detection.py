@@ -147,7 +147,9 @@ def is_header(records: Iterable[list[str]], certain: bool = False) -> bool:
         return False
     columns, rows = [_Column(cell) for cell in first], 0
     words = (word for cell in first for word in re.split(r"[_\-.\d]+", cell.casefold()))
-    is_usual = not _USUAL.isdisjoint(words) or any(has_only_words(cell, _USUAL) for cell in names)
+    # A text may consist of such words, but hardly two cells of a row.
+    are_usual = sum(has_only_words(cell, _USUAL) for cell in names) > 1
+    is_usual = are_usual or not _USUAL.isdisjoint(words)
     for record in rest:
         if [cell.strip() for cell in record] == first:
             continue

@@ -162,7 +162,7 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
         return declared_delimiter(line) == declared
 
     declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
-    if is_prepared(path):
+    if reading.as_prepared or is_prepared(path):
         return lambda: quoting.plain_records(lines(), quoting.TAB)
     delimiter = reading.delimiter or declared
     delimiter = delimiter or find_delimiter(lines(), reading.with_label.by_name, ending(path))
@@ -195,7 +195,8 @@ def _find_columns(
 ) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     row, first = next(records())
-    names, prepared = [name.strip() for name in first], is_prepared(path)
+    names = [name.strip() for name in first]
+    prepared = reading.as_prepared or is_prepared(path)
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return ColumnIndices(1), 1

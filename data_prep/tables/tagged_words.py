@@ -55,7 +55,7 @@ _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether each row of a file contains a sentence and its tags as text."""
-    if is_prepared(path):
+    if reading.as_prepared or is_prepared(path):
         return True
     if ending(path) in _JSON | _CONLL or path.is_dir() or is_parquet(path):
         return False
@@ -102,17 +102,17 @@ def of_table(rows: Iterator[Row], path: Path, reading: ReadOptions, note: Note) 
 
     Words and tags are separated by spaces, or are lists as pandas writes them.
     """
-    found = _of_cells(rows, path, reading.tag_names)
+    found = _of_cells(rows, path, reading)
     return found if reading.label_column is None else _with_words(found, path, note)
 
 
-def _of_cells(rows: Iterator[Row], path: Path, names: Sequence[str]) -> Iterator[Row]:
-    single, many, prepared = 0, 0, is_prepared(path)
+def _of_cells(rows: Iterator[Row], path: Path, reading: ReadOptions) -> Iterator[Row]:
+    single, many, prepared = 0, 0, reading.as_prepared or is_prepared(path)
     for row in rows:
         in_text, in_label = (None, None) if prepared else _lists(row, path)
         words = separated_words(row.text) if in_text is None else in_text
         tags = row.label.split() if in_label is None and row.label is not None else in_label
-        tags = tags and [_named(tag, names, path, row.row) for tag in tags]
+        tags = tags and [_named(tag, reading.tag_names, path, row.row) for tag in tags]
         if tags is not None and len(tags) != len(words):
             what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from bertaccum.system.progress import Note, ignore_note
 from data_prep.tables.class_folders import class_root
-from data_prep.tables.columns import TEXT, ReadOptions
+from data_prep.tables.columns import LABEL, TEXT, ReadOptions
 from data_prep.tables.detection import declared_delimiter
 from data_prep.tables.other_formats import is_fasttext, is_json_lines
 from data_prep.tables.table import read_rows
@@ -26,8 +27,9 @@ def read_texts(
     Args:
       path: A table or a folder, as for `read_rows`. A file without the ending of a table is read
         as one text per line, unless `reading` chooses a column or a delimiter, or the first line
-        that is not blank names the column text and others, declares a delimiter, has a label of
-        fastText or is an object of JSON Lines. `-` is stdin, with one text per line.
+        that is not blank declares a delimiter, has a label of fastText, or names the column text
+        and others as a header or an object of JSON Lines, and the next line has this form as well.
+        `-` is stdin, with one text per line.
     """
     if reading.words and str(path) != _STDIN and has_sentences(path, reading):
         yield from (SplitText(row.text) for row in read_rows(path, reading, note))
@@ -55,8 +57,18 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
         return False
     if ending(path) in TABLE_ENDINGS or is_parquet(path):
         return True
-    first = next((line for _, line in text_lines(path, reading.encoding) if line.strip()), "")
-    rows = ({cell.strip().strip('"') for cell in first.split(by)} for by in "\t,;|")
-    is_header = any(TEXT in cells and len(cells) > 1 for cells in rows)
-    is_declared = declared_delimiter(first) is not None or is_fasttext(first)
-    return is_header or is_declared or is_json_lines(path, ending(path), reading.encoding)
+    filled = (line for _, line in text_lines(path, reading.encoding) if line.strip())
+    first, second = [*islice(filled, 2), "", ""][:2]
+    if declared_delimiter(first) is not None or is_fasttext(first):
+        return True
+    if first.lstrip().startswith("{"):
+        goes_on = not second or second.lstrip().startswith("{")
+        return goes_on and is_json_lines(path, ending(path), reading.encoding) and '"text"' in first
+    return any(_is_header_of(by, first, second) for by in "\t,;|")
+
+
+def _is_header_of(delimiter: str, first: str, second: str) -> bool:
+    """Return whether a first line is the header of a table, given the second line."""
+    names = [cell.strip().strip('"') for cell in first.split(delimiter)]
+    goes_on = not second or len(second.split(delimiter)) >= len(names) > 1
+    return TEXT in names and (LABEL in names or (goes_on and len(names) > 1))

@@ -345,6 +345,28 @@ def test_first_column_alone_makes_a_table_of_texts_without_labels(tmp_path: Path
     assert list(read_texts(path, ReadOptions(label_column=None))) == ["good"]
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        "Please call, text, or email me\nThe food was good\n",
+        "text | email\nplain line\n",
+        '{"level": "error"}\n{"level": "info"}\n',
+        '{"text": "a", "text_pair": "b"}\nc\td\n',
+    ],
+)
+def test_first_line_alone_makes_no_table_of_texts(tmp_path: Path, data: str) -> None:
+    (tmp_path / "a.txt").write_text(data)
+    texts = list(read_texts(tmp_path / "a.txt", ReadOptions(label_column=None)))
+    assert texts == data.splitlines()
+
+
+@pytest.mark.parametrize("header", ["id,opinion", ",opinion"])
+def test_column_of_texts_without_labels_may_be_the_only_one(tmp_path: Path, header: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{header}\n1,good\n2,bad\n")
+    texts = list(read_texts(tmp_path / "a.csv", ReadOptions(label_column=None)))
+    assert texts == ["good", "bad"]
+
+
 def test_columns_that_are_left_are_found_by_name_only(tmp_path: Path) -> None:
     """The name `1` would be taken for the first column, and so its header for a text."""
     with pytest.raises(ConfigError, match="'text' does not occur in the header"):

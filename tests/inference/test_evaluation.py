@@ -107,7 +107,7 @@ def test_copy_of_a_prepared_file_has_the_same_texts(
     run = run_of("calibrated").copied(tmp_path)
     kind = run.kind
     path, copy = tmp_path / "data/test.tsv", tmp_path / "copy.tsv"
-    texts = TEXTS if edited else [f'"{text}"' for text in TEXTS]
+    texts = [f'"{text}"' for text in TEXTS]
     write_table(path, kind.cells, [texts], "\t")
     manifest = {"tool": TOOL, "source": "", "task": kind.labels.task}
     manifest |= {"labels": kind.labels.names, "options": {}}
