@@ -29,6 +29,7 @@ from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_
 from bertaccum.system.parallel import parallel
 from bertaccum.system.progress import Progress, tell
 from data_prep.tables.corpus import Corpus
+from data_prep.tables.rows import clean
 
 _BATCH_CHARACTERS = 1 << 19
 # Maximum number of full sequences that are held back.
@@ -186,7 +187,7 @@ def batches(parts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[str], np.nd
     """Yield parts of documents, the number of each one's document, and their size in characters."""
     texts, documents, size = list[str](), list[int](), 0
     for document, text in parts:
-        texts.append(text)
+        texts.append(clean(text))  # As in a file that `prepare` wrote.
         documents.append(document)
         size += len(text)
         if size >= _BATCH_CHARACTERS:

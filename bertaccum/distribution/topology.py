@@ -23,7 +23,7 @@ _connected: dict[tuple[tuple[str, ...], int], Topology] = {}
 
 # TensorFlow waits this many seconds longer than the watch does. A reduction that TensorFlow times
 # out keeps using freed memory and can abort the process; a reduction that the watch ends does not.
-_MARGIN_SECONDS = 30
+MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
@@ -187,7 +187,8 @@ def _slurm_cluster() -> _Cluster:
         ) from None
     # If a node has fewer GPUs than tasks, each task uses all those that it can see.
     visible = named_gpus()
-    if share := len(visible) // max(tasks.values()):
+    is_divided = "SLURM_GPUS_PER_TASK" in os.environ  # With --gpus-per-task, a task sees its own.
+    if not is_divided and (share := len(visible) // max(tasks.values())):
         own = visible[number * share : (number + 1) * share]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -219,7 +220,7 @@ def _multi_worker(
         )
     _devices(count)
     options = tf.distribute.experimental.CommunicationOptions(
-        timeout_seconds=timeout_seconds + _MARGIN_SECONDS
+        timeout_seconds=timeout_seconds + MARGIN_SECONDS
     )
     _tf_compat.set_heartbeat_timeout(cluster.resolver, _HEARTBEAT_SECONDS)
     try:

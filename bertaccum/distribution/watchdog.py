@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from bertaccum import _tf_compat
 from bertaccum.distribution.collectives import all_gather
-from bertaccum.distribution.topology import Topology
+from bertaccum.distribution.topology import MARGIN_SECONDS, Topology
 from bertaccum.errors import BertAccumError, LostWorkerError
 
 _ANSWER_SECONDS = 3.0
@@ -62,8 +62,13 @@ class Watch:
         self._doing, self._since = what, time.monotonic()
 
     def is_waiting(self) -> bool:
-        """Return whether this worker waits for others, or has not begun anything since."""
-        return bool(self._peers) and self._doing == WAITING
+        """Return whether this worker waits for others, no longer than it may.
+
+        It may also be stuck after it has waited, until it says that it does something else.
+        """
+        waited = time.monotonic() - self._since
+        is_late = waited > self._topology.timeout_seconds + MARGIN_SECONDS
+        return bool(self._peers) and self._doing == WAITING and not is_late
 
     def faulty_workers(self) -> list[str]:
         """Return a description of each worker that does not answer or keeps the others waiting."""

@@ -23,6 +23,7 @@ from bertaccum.inference.trained_model import load_trained
 from bertaccum.options.fields import size_in_bytes
 from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.system.progress import Progress
+from data_prep.tables.rows import clean
 
 # Number of words that are listed for a place.
 _LISTED = 5
@@ -60,7 +61,7 @@ class MaskFiller:
         Raises:
           InputError: A text has no mask, or one that the model does not read.
         """
-        parts = [text.split(MASK) for text, _ in texts]
+        parts = [clean(text).split(MASK) for text, _ in texts]
         flat = tf.constant([part for own in parts for part in own], tf.string)
         pieces = iter(self._tokenizer.pieces(flat).to_list())
         inner = [[next(pieces) for _ in own] for own in parts]

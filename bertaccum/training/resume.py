@@ -109,14 +109,13 @@ def check_same_options(run: Path, config: TrainConfig) -> None:
     omitted = [f"`{name}` {limit}" for name, limit in limits.items() if limit is not None]
     if other := _changes(run, began, wanted):
         problem = f"cannot change {other}"
+        remedy = "repeat the options with which it began"
     elif omitted:
-        problem = f"has {' and '.join(omitted)}"
+        problem, remedy = f"has {' and '.join(omitted)}", "repeat this limit or raise it"
     else:
         return
-    raise ConfigError(
-        f"`out` contains the run {run}, which {problem}",
-        "repeat the options with which it began, or choose another `out`",
-    )
+    what = f"`out` contains the run {run}, which {problem}"
+    raise ConfigError(what, f"{remedy}, or choose another `out`")
 
 
 def _fixed_options(began: TrainConfig) -> set[str]:

@@ -26,7 +26,7 @@ from bertaccum.tasks.head_mapping import teacher_mapping
 from data_prep.tables.manifest import is_prepared
 
 # Increment this number if the same teacher and texts would give other logits.
-_FORMAT = 1
+_FORMAT = 2
 # Options of a run that decide what its model reads of a text.
 _READING = ("max_seq_length", "truncate", "head_fraction", "windows", "stride", "pool")
 # Name in inputs.json of the digests of the logits.

@@ -78,6 +78,16 @@ def test_documents_are_packed_in_order(
     assert train.shapes[-1, 1] == (lengths[-1] if apart else 16)
 
 
+@pytest.mark.parametrize("character", ["\x0c", "\x85"])
+def test_words_are_separate_as_in_prepared_files(tmp_path: Path, character: str) -> None:
+    """The tokenizer drops such characters, and `prepare` replaces them with spaces."""
+    documents = documents_of(60)
+    path = tmp_path / "a.txt"
+    expected = sequences(opened(written(path, documents))[0])
+    path.write_text(path.read_text().replace(" ", character))
+    assert sequences(opened(find_corpus([path]))[0]) == expected
+
+
 def test_arrays_are_not_in_memory(tmp_path: Path) -> None:
     for apart in (False, True):
         train, _ = opened(written(tmp_path / "a.txt", documents_of(60)), apart=apart)

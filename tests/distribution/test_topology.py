@@ -112,6 +112,11 @@ def test_tasks_of_a_node_divide_the_gpus_that_they_see_once(
         assert found is not None
         assert os.environ["CUDA_VISIBLE_DEVICES"] == own
         assert found.resolver.num_accelerators() == {"GPU": len(gpus())}
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "3")  # Slurm has divided them.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    module._slurm_cluster.cache_clear()
+    module._cluster()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
 def test_addresses_have_the_order_of_the_node_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,8 @@ def test_worker_that_keeps_others_waiting_is_named(
     assert not slow.is_waiting()
     slow.doing(WAITING)
     assert other.faulty_workers() == [] and slow.is_waiting()
+    slow._topology = Topology(worker=0, addresses=addresses, timeout_seconds=-31)
+    assert not slow.is_waiting()  # It has waited longer than it may.
     alone = Watch(Topology())
     alone.doing(WAITING)
     assert not alone.is_waiting()

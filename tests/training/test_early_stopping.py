@@ -202,7 +202,7 @@ def test_finished_runs_with_other_options_or_data_are_refused(config: Any, tmp_p
         ({"max_seq_length": 20, "micro_batch": 4}, "cannot change `max_seq_length` to 20 (was 16)"),
         ({"freeze": "embeddings"}, "cannot change `freeze` to embeddings (was none)"),
         # New runs would be longer than these.
-        ({"max_updates": None}, "has `max_updates` 1; repeat the options with which it began"),
+        ({"max_updates": None}, "has `max_updates` 1; repeat this limit or raise it"),
         ({name: None for name in limits}, "has `max_updates` 1 and `patience` 2; repeat"),
     ):
         said = re.escape(f"seed-0, which {message}")
