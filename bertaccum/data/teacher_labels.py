@@ -32,6 +32,11 @@ class TeacherLogits:
         rows = np.memmap(folder / LOGITS, np.float32, "r").reshape(-1, outputs)
         return TeacherLogits(rows, np.load(folder / OFFSETS) if words else None)
 
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return len(self.rows) if self.offsets is None else len(self.offsets) - 1
+
     def read_words(self) -> np.ndarray:
         """Return the number of words that the teacher read of each example, [examples]."""
         assert self.offsets is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from bertaccum.data.run_inputs import RunInputs
 from bertaccum.data.teacher_labels import TeacherLabels, TeacherLogits
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_unlabelled
+from bertaccum.errors import InputError
 from bertaccum.options.commands import TrainConfig
+from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Progress
 from bertaccum.tasks.distilled import TEMPERATURE, WEIGHT, Distilled
 from bertaccum.tasks.task import Task
@@ -32,7 +35,11 @@ def join_teacher(
     Args:
       store: Token store of train.tsv, padded as the model pads it.
       logits: Result of `open_logits`.
+
+    Raises:
+      InputError: The logits are those of other texts.
     """
+    _check_count(logits[0], len(store), inputs.tsvs[0])
     count, words = len(store), int(store.words.max()) if config.tags_words else None
     if inputs.unlabelled is not None:
         more = open_unlabelled(
@@ -44,6 +51,7 @@ def join_teacher(
         )
         longest = inputs.source.encoder.max_position_embeddings
         more = more.padded_to(length_multiple(config.precision), longest)
+        _check_count(logits[1], len(more), inputs.unlabelled.path)
         if words is not None:  # Words count if both models read them.
             words = max(words, int(more.words.max()))
             read = np.minimum(more.words, logits[1].read_words())
@@ -54,3 +62,12 @@ def join_teacher(
     )
     unlabeled = logits[1] if len(logits) > 1 else None
     return store, TeacherLabels(objective, logits[0], unlabeled, count)
+
+
+def _check_count(logits: TeacherLogits, texts: int, path: Path) -> None:
+    """Raise InputError if a file changed, or an earlier version read other texts from it."""
+    if logits.examples != texts:
+        found = f"it has {counted(texts, 'text')}, and the teacher read {logits.examples:,}"
+        what = f"has other texts than when this run began: {found}"
+        remedy = "restore the original file, or start a new run with another `out`"
+        raise InputError(what, remedy, path=path)

@@ -263,6 +263,10 @@ def test_unlabeled_sentence_counts_the_words_that_both_models_read(
     assert made.labels.shape == (2, student, 6)
     np.testing.assert_array_equal(made.labels[:, :, 0], [[0] * student, [1] * student])
     np.testing.assert_array_equal(made.labels[0, 0, 1:], found[1].rows[found[1].offsets[6]])
+    with pytest.raises(
+        InputError, match=r"more\.csv: has other texts .*: it has 13 texts, and the"
+    ):
+        join_teacher(config, inputs, task, store, [found[0], found[0]], silent)
 
 
 def test_interrupted_computation_continues_where_it_stopped(
@@ -387,11 +391,18 @@ def test_other_teacher_in_the_same_folder_is_an_error_if_the_logits_are_gone(
         list(resume(tmp_path / "run", {}, silent))
 
 
-def test_changed_unlabeled_texts_are_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (13, "unlabelled changed since this run began"),
+        (1, r"more\.csv: has other texts than when this run began: it has 1 text,"),
+    ],
+)
+def test_changed_unlabeled_texts_are_an_error(tmp_path: Path, rows: int, message: str) -> None:
     options = make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv"))
     stop_after(2, options, tmp_path / "run")
-    (tmp_path / "more.csv").write_text("text\nbad food\n")
-    with pytest.raises(InputError, match="unlabelled changed since this run began"):
+    (tmp_path / "more.csv").write_text("text\n" + "bad food\n" * rows)
+    with pytest.raises(InputError, match=message):
         list(resume(tmp_path / "run", {}, silent))
 
 
