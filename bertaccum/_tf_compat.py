@@ -421,7 +421,7 @@ def slurm_tasks() -> dict[str, int]:
     """Return the number of tasks on each node of a Slurm step, in the order of their ranks.
 
     Relies on `SlurmClusterResolver._task_configuration`. Its `cluster_spec` sorts the nodes by
-    name, so that node10 comes before node9, and numbers the visible GPUs anew.
+    name, so that node10 comes before node9, and it renumbers the visible GPUs.
 
     Raises:
       RuntimeError, ValueError: Slurm's variables are missing or contradict each other.

@@ -7,9 +7,7 @@ length, digest, zip checksums and members have been verified.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
-import fcntl
 import hashlib
 import lzma
 import os
@@ -41,6 +39,7 @@ from bertaccum.system.cache import (
 from bertaccum.system.files import check_unpacked, sha256
 from bertaccum.system.hub import snapshot
 from bertaccum.system.hub_names import Repository
+from bertaccum.system.locks import lock
 from bertaccum.system.progress import Progress
 
 BASE_URL = "https://storage.googleapis.com/bert_models"
@@ -91,14 +90,12 @@ def fetch_preset(preset: str, progress: Progress) -> Path:
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
     """Keep other processes out of this context for the same folder, and wait for them first."""
-    # Network file systems lock only files that are open for writing.
-    with folder.with_name(f".{folder.name}.lock").open("ab") as lock:
-        with contextlib.suppress(OSError):  # A network file system may have no such locks.
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(f"waiting for another process that downloads {folder.name}", 0, None)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    with folder.with_name(f".{folder.name}.lock").open("ab") as file:
+        try:
+            lock(file, wait=False)
+        except BlockingIOError:
+            progress(f"waiting for another process that downloads {folder.name}", 0, None)
+            lock(file)
         yield
 
 

@@ -27,7 +27,7 @@ MARGIN_SECONDS = 30
 # TensorFlow aborts a worker after this many seconds without a heartbeat. Finding and reporting the
 # worker at fault takes up to fifteen seconds and must come first.
 _HEARTBEAT_SECONDS = 40
-_SLURM_PORT = 8888  # Of the first task on a node, as in TensorFlow's SlurmClusterResolver.
+_SLURM_PORT = 8888  # The first task on a node has it, as in TensorFlow's SlurmClusterResolver.
 
 
 @dataclass(frozen=True)

@@ -218,9 +218,9 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
     configs = [vars(record.config) for record in records]
     # `text` of pretraining repeats `data`, and only runs of pretraining have further options.
     shared = {*configs[0]}.intersection(*configs) - {"out", "text"}
-    for name in configs[0]:
-        values = [config.get(name) for config in configs]
-        if name in shared and any(value != values[0] for value in values):
+    for name in [name for name in configs[0] if name in shared]:
+        values = [config[name] for config in configs]
+        if any(value != values[0] for value in values):
             differing[name] = values
     began = [record.inputs for record in records]
     for name in INPUTS:

@@ -18,6 +18,7 @@ from data_prep.tables.detection import (
     USUAL_TEXTS,
     has_only_words,
 )
+from data_prep.tables.manifest import is_prepared
 from data_prep.tables.rows import LABEL_SEPARATOR, Row
 from data_prep.tables.spellings import finite_number, number_remedy, visible
 
@@ -59,6 +60,10 @@ class ReadOptions:
     as_prepared: bool = False
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
+
+    def is_prepared(self, path: Path) -> bool:
+        """Return whether `prepare` wrote a file: in it, nothing is quoted, and a list is a text."""
+        return self.as_prepared or is_prepared(path)
 
     @property
     def with_label(self) -> ReadOptions:

@@ -26,7 +26,6 @@ from data_prep.tables.columns import (
     with_usual_columns,
 )
 from data_prep.tables.detection import declared_delimiter, find_delimiter, is_header
-from data_prep.tables.manifest import is_prepared
 from data_prep.tables.rows import Records, Row
 from data_prep.tables.text_files import HAS_RETURN, ending, is_parquet, marked_encoding, text_lines
 
@@ -162,7 +161,7 @@ def _open_records(path: Path, reading: ReadOptions, note: Note) -> Callable[[], 
         return declared_delimiter(line) == declared
 
     declared = declared_delimiter(next(_lines(path, reading), (1, ""))[1])
-    if reading.as_prepared or is_prepared(path):
+    if reading.is_prepared(path):
         return lambda: quoting.plain_records(lines(), quoting.TAB)
     delimiter = reading.delimiter or declared
     delimiter = delimiter or find_delimiter(lines(), reading.with_label.by_name, ending(path))
@@ -195,8 +194,7 @@ def _find_columns(
 ) -> tuple[ColumnIndices, int]:
     """Return the requested columns of a delimited file, and the number of header rows: 0 or 1."""
     row, first = next(records())
-    names = [name.strip() for name in first]
-    prepared = reading.as_prepared or is_prepared(path)
+    names, prepared = [name.strip() for name in first], reading.is_prepared(path)
     if reading.has_usual_columns:
         if names == COLA_TEST_HEADER:
             return ColumnIndices(1), 1

@@ -24,7 +24,6 @@ from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note
 from data_prep.tables.cell_lists import items_in, switch
 from data_prep.tables.columns import LABEL, TEXT, ReadOptions
-from data_prep.tables.manifest import is_prepared
 from data_prep.tables.other_formats import parquet_records
 from data_prep.tables.rows import Row
 from data_prep.tables.spellings import visible
@@ -55,7 +54,7 @@ _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
 
 def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether each row of a file contains a sentence and its tags as text."""
-    if reading.as_prepared or is_prepared(path):
+    if reading.is_prepared(path):
         return True
     if ending(path) in _JSON | _CONLL or path.is_dir() or is_parquet(path):
         return False
@@ -82,7 +81,7 @@ def refuse_conll(path: Path) -> None:
 
 def has_sentences(path: Path, reading: ReadOptions) -> bool:
     """Return whether a file contains sentences as words, not a text in each line."""
-    if ending(path) in TABLE_ENDINGS | _CONLL or is_prepared(path) or is_parquet(path):
+    if ending(path) in TABLE_ENDINGS | _CONLL or reading.is_prepared(path) or is_parquet(path):
         return True
     sample = _sample(path, reading)
     widths = Counter(len(line.split()) for line in sample if line.strip())
@@ -107,7 +106,7 @@ def of_table(rows: Iterator[Row], path: Path, reading: ReadOptions, note: Note) 
 
 
 def _of_cells(rows: Iterator[Row], path: Path, reading: ReadOptions) -> Iterator[Row]:
-    single, many, prepared = 0, 0, reading.as_prepared or is_prepared(path)
+    single, many, prepared = 0, 0, reading.is_prepared(path)
     for row in rows:
         in_text, in_label = (None, None) if prepared else _lists(row, path)
         words = separated_words(row.text) if in_text is None else in_text

@@ -70,5 +70,5 @@ def is_table(path: Path, reading: ReadOptions) -> bool:
 def _is_header_of(delimiter: str, first: str, second: str) -> bool:
     """Return whether a first line is the header of a table, given the second line."""
     names = [cell.strip().strip('"') for cell in first.split(delimiter)]
-    goes_on = not second or len(second.split(delimiter)) >= len(names) > 1
-    return TEXT in names and (LABEL in names or (goes_on and len(names) > 1))
+    goes_on = not second or len(second.split(delimiter)) >= len(names)
+    return TEXT in names and len(names) > 1 and (LABEL in names or goes_on)
