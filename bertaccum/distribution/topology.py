@@ -179,12 +179,21 @@ def _slurm_cluster() -> _Cluster:
     try:
         tasks, rank = _tf_compat.slurm_tasks(), int(os.environ["SLURM_PROCID"])
         places = [(node, number) for node, count in tasks.items() for number in range(count)]
-        _, number = places[rank]
+        node, number = places[rank]
+        here = [list(tasks).index(node), number]
+        told = [
+            int(os.environ.get(f"SLURM_{k}ID", here[i])) for i, k in enumerate(("NODE", "LOCAL"))
+        ]
     except (RuntimeError, ValueError, LookupError) as error:
         raise ConfigError(
             f"the variables of Slurm cannot be used ({reason(error)})",
             "start the command with srun, or unset SLURM_STEP_NUM_TASKS to train in one process",
         ) from None
+    if told != here:  # The other workers would look for this one on another node.
+        raise ConfigError(
+            "Slurm has distributed the tasks over the nodes in turn, not node by node",
+            "start the command with srun --distribution=block",
+        )
     # If a node has fewer GPUs than tasks, each task uses all those that it can see.
     visible = named_gpus()
     is_divided = "SLURM_GPUS_PER_TASK" in os.environ  # With --gpus-per-task, a task sees its own.

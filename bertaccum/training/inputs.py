@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.checkpoint_files import lasting_name
+from bertaccum.bert.checkpoint_files import is_run, lasting_name, plain_path
 from bertaccum.bert.hub_checkpoint import pinned
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
@@ -248,15 +248,16 @@ def _new_inputs(config: TrainConfig, progress: Progress) -> RunInputs:
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:
     """Return options with the commits of models on the Hub, those of earlier runs in a folder.
 
-    Paths of models are resolved. A branch or a link such as `runs/latest` may move while the runs
-    are trained, but all of them use the same weights.
+    Paths of runs are resolved. A branch or a link such as `runs/latest` may move while the runs are
+    trained, but all of them use the same weights.
     """
     for option in ("init_checkpoint", "teacher"):
         value = getattr(config, option)
         if value is None:
             continue
         if (asked := model_named(value)) is None:
-            name = lasting_name(value)
+            # The name of other weights may say whether they are cased, unlike that of a link's target.
+            name = lasting_name(value) if is_run(Path(plain_path(value))) else value
         else:
             files = sorted(out.glob("**/seed-*/config.yaml"))
             earlier = (getattr(read_run_config(path.parent), option) for path in files)

@@ -28,7 +28,7 @@ SLURM = {
 @pytest.fixture(autouse=True)
 def nothing_described(monkeypatch: pytest.MonkeyPatch) -> None:
     module._slurm_cluster.cache_clear()
-    for name in ("TF_CONFIG", *SLURM):
+    for name in ("TF_CONFIG", *SLURM, "SLURM_NODEID", "SLURM_LOCALID"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -128,6 +128,25 @@ def test_addresses_have_the_order_of_the_node_list(monkeypatch: pytest.MonkeyPat
     assert found is not None
     assert found.addresses == ("node9:8888", "node9:8889", "node10:8888", "a1:8888")
     assert found.worker == 2
+
+
+@pytest.mark.parametrize(("node", "local"), [("1", "1"), ("0", "0")])
+def test_tasks_that_slurm_numbers_across_nodes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, node: str, local: str
+) -> None:
+    """With --distribution=cyclic, rank 1 is on the second node. Its address would be another's."""
+    changes = {"SLURM_STEP_NODELIST": "card[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
+    changes |= {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4"}
+    for name, value in (SLURM | changes | {"SLURM_NODEID": "1", "SLURM_LOCALID": "0"}).items():
+        monkeypatch.setenv(name, value)
+    found = module._cluster()
+    assert found is not None
+    assert found.worker == 2
+    monkeypatch.setenv("SLURM_NODEID", node)
+    monkeypatch.setenv("SLURM_LOCALID", local)
+    module._slurm_cluster.cache_clear()
+    with pytest.raises(ConfigError, match=r"not node by node; .* srun --distribution=block"):
+        module._cluster()
 
 
 def test_incomplete_slurm_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

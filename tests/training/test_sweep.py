@@ -25,7 +25,7 @@ from bertaccum.system.progress import silent
 from bertaccum.training import seed_sweep
 from bertaccum.training import sweep as module
 from bertaccum.training.events import Event, Finished, Stopped
-from bertaccum.training.inputs import run_inputs
+from bertaccum.training.inputs import run_inputs, with_commit
 from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.setup import connect, set_up
 from bertaccum.training.sweep import PAPER, Cell, Sweep, cells_of
@@ -286,17 +286,26 @@ def test_all_runs_use_the_model_to_which_a_link_pointed(
             link.symlink_to("two")
 
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+        RunFolder(tmp_path / name).create(TrainConfig(), {})
     link.symlink_to("one")
     run(tmp_path / "runs", Starter(), halving, seeds=2, **{option: str(link)})
     assert used == {str(tmp_path / "one")}
+
+
+def test_links_to_other_weights_keep_their_names(tmp_path: Path) -> None:
+    """A link may be named uncased, and its target a hash."""
+    (tmp_path / "5f3a").mkdir()
+    link = tmp_path / "bert-base-uncased"
+    link.symlink_to("5f3a")
+    given = TrainConfig(init_checkpoint=str(link))
+    assert with_commit(given, tmp_path / "runs", silent) == given
 
 
 def test_resumed_runs_are_asked_for_the_model_to_which_a_link_pointed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example, in a later round of halving, after the link has moved."""
-    (tmp_path / "one").mkdir()
+    RunFolder(tmp_path / "one").create(TrainConfig(), {})
     (tmp_path / "latest").symlink_to("one")
     named = {"init_checkpoint": str(tmp_path / "latest")}
     RunFolder(tmp_path / "runs/seed-0").create(TrainConfig(**named), {})
