@@ -115,7 +115,7 @@ def test_page_lists_every_flag_of_run_classifier() -> None:
         assert {w.rstrip(",") for w in words if w.startswith("--")} <= known[command], called
 
 
-# From transformers 5.23.0: [field.name for field in dataclasses.fields(TrainingArguments)].
+# From transformers 5.24.0: [field.name for field in dataclasses.fields(TrainingArguments)].
 TRAINING_ARGUMENTS = re.findall(
     r"\w+",
     """

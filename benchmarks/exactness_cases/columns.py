@@ -79,9 +79,9 @@ PEERS = [
         legacy="legacy optimizer",
     ),
     Column("gradient-accumulator 0.5.2 model", "with_gradient_accumulator", "model"),
-    Column("Hugging Face Trainer (transformers 5.23.0)", "with_trainer", "trainer"),
+    Column("Hugging Face Trainer (transformers 5.24.0)", "with_trainer", "trainer"),
     Column(
-        "Hugging Face Trainer (transformers 5.23.0), label smoothing",
+        "Hugging Face Trainer (transformers 5.24.0), label smoothing",
         "with_trainer",
         "smoothed trainer",
         reference="smoothed large batch",

@@ -256,7 +256,7 @@ def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConf
         if value is None:
             continue
         if (asked := model_named(value)) is None:
-            # The name of other weights may say whether they are cased, unlike that of a link's target.
+            # The name of other weights may say that they are cased; the target of a link may not.
             name = lasting_name(value) if is_run(Path(plain_path(value))) else value
         else:
             files = sorted(out.glob("**/seed-*/config.yaml"))
