@@ -263,9 +263,9 @@ def replace_losses(
     ]
     for loss, _, metric in losses:
         if metric is not None:
-            _add_when_updated(metric, functools.partial(correction, loss))
-    total = container._total_loss_mean
-    _add_when_updated(total, lambda: sum(weight * correction(loss) for loss, weight, _ in losses))
+            _add_when_updated(metric, [(loss, 1.0)], correction)
+    weighted = [(loss, weight) for loss, weight, _ in losses]
+    _add_when_updated(container._total_loss_mean, weighted, correction)
 
 
 def _build_replaced(
@@ -279,11 +279,19 @@ def _build_replaced(
     replace_losses(container, replace, correction)
 
 
-def _add_when_updated(metric: tf_keras.metrics.Mean, correction: Callable[[], Any]) -> None:
+def _add_when_updated(
+    metric: tf_keras.metrics.Mean,
+    losses: list[tuple[Any, Any]],
+    correction: Callable[[Any], tf.Tensor | float],
+) -> None:
     update = metric.update_state
 
     def corrected(values: Any, sample_weight: Any = None) -> Any:
-        return update(values + correction(), sample_weight=sample_weight)
+        # In mixed precision, the losses and what Keras adds to them may have different dtypes.
+        total = tf.cast(values, metric.dtype)
+        for loss, weight in losses:
+            total += weight * tf.cast(correction(loss), metric.dtype)
+        return update(total, sample_weight=sample_weight)
 
     metric.update_state = corrected
 

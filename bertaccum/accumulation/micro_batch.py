@@ -187,7 +187,7 @@ class MeasuredLoss:
         after = before + tf.stack([wide * size, size, examples])
         self._window.assign(after)
         change = _weighted_mean(after) - _weighted_mean(before)
-        return tf.cast(tf.math.divide_no_nan(change, examples) - wide, value.dtype)
+        return tf.math.divide_no_nan(change, examples) - wide
 
     def end_window(self, keep: Any = False) -> None:
         """Forget the window of the logged loss, unless `keep`, a bool scalar."""

@@ -465,6 +465,32 @@ def test_mixed_float16_puts_the_loss_scale_inside() -> None:
     assert isinstance(model.optimizer.inner, fitting.LossScale)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_losses_and_regularizers_of_different_dtypes_are_logged(policy: str) -> None:
+    def fit(sizes: list[int], steps: int | None) -> dict[str, list[float]]:
+        tf_keras.utils.set_random_seed(0)
+        inputs = layers.Input((3,))
+        hidden = layers.Dense(4, "tanh", kernel_regularizer=l2(0.1))(inputs)
+        heads = {"mean": layers.Dense(1, name="mean")(hidden)}  # Half precision.
+        heads["kind"] = layers.Dense(2, dtype="float32", name="kind")(hidden)
+        model = tf_keras.Model(inputs, heads)
+        if steps is not None:
+            accumulate_gradients(model, steps)
+        model.compile("sgd", TWO_LOSSES, loss_weights={"mean": 2.0, "kind": 3.0})
+        data = batches(sizes, lambda d: (d["left"], {key: d[key] for key in ("mean", "kind")}))
+        history: dict[str, list[float]] = model.fit(data, epochs=2, verbose=0).history
+        return history
+
+    tf_keras.mixed_precision.set_global_policy(policy)
+    try:
+        expected, history = fit(WINDOWS, None), fit(SIZES, 3)
+    finally:
+        tf_keras.mixed_precision.set_global_policy("float32")
+    assert expected.keys() == history.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=0.02)
+
+
 @pytest.mark.slow
 def test_layer_frozen_between_fits_does_not_change() -> None:
     """The function that ends an epoch's last window was traced while the layer was trainable."""
