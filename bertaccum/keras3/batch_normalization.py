@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -11,6 +12,10 @@ from keras import ops
 from bertaccum.accumulation.contract import whole_steps
 from bertaccum.keras3 import micro_batch
 from bertaccum.keras3 import replicas as tensorflow_replicas
+
+# Whether `BatchNormalization.call` computes the statistics of a micro-batch. Each replica is a
+# thread, and has its own value.
+_COMPUTING: ContextVar[bool] = ContextVar("computing", default=False)
 
 
 @keras.saving.register_keras_serializable(package="bertaccum")
@@ -44,16 +49,22 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
       ValueError: If `accumulation_steps` is less than 1, or `renorm` is set.
     """
 
-    momentum: float
-
     def __init__(self, accumulation_steps: int, **kwargs: Any) -> None:
         if kwargs.get("renorm"):
             raise ValueError("AccumBatchNormalization does not support renorm; remove it")
         super().__init__(**kwargs)
         self.accumulation_steps = whole_steps(accumulation_steps, "an integer")
+
+    @property
+    def momentum(self) -> float:
+        """Momentum of the moving statistics."""
         # Without momentum, `BatchNormalization` replaces the moving statistics by those of a
         # micro-batch, which `call` reads.
-        self.window_momentum, self.momentum = float(self.momentum), 0.0
+        return 0.0 if _COMPUTING.get() else self.window_momentum
+
+    @momentum.setter
+    def momentum(self, momentum: float) -> None:
+        self.window_momentum = float(momentum)
 
     def build(self, input_shape: Any) -> None:
         """Create the weights of `BatchNormalization` and the window."""
@@ -83,7 +94,11 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
             micro.normalized.append(id(self))
         statistics = self.moving_mean, self.moving_variance
         before = [ops.copy(ops.convert_to_tensor(variable)) for variable in statistics]
-        outputs = super().call(inputs, training=training, mask=mask)
+        token = _COMPUTING.set(True)
+        try:
+            outputs = super().call(inputs, training=training, mask=mask)
+        finally:
+            _COMPUTING.reset(token)
         mean, variance = (ops.convert_to_tensor(variable) for variable in statistics)
         with tensorflow_replicas.after([inputs]):
             self._add(self._count(inputs, mask), mean, variance)
@@ -130,7 +145,7 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
         pooled = self.window_mean, self.window_variance
         moving = self.moving_mean, self.moving_variance
         for variable, old, new in zip(moving, before, pooled, strict=True):
-            moved = old * self.window_momentum + new * (1.0 - self.window_momentum)
+            moved = old * self.momentum + new * (1.0 - self.momentum)
             variable.assign(ops.where(due, moved, old))
         for variable in self._window:
             value = ops.convert_to_tensor(variable)
@@ -138,5 +153,4 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""
-        own = {"accumulation_steps": self.accumulation_steps, "momentum": self.window_momentum}
-        return super().get_config() | own
+        return super().get_config() | {"accumulation_steps": self.accumulation_steps}

@@ -171,3 +171,26 @@ def test_variable_without_gradient_does_not_change_after_loading(flush: str) -> 
     assert getattr(loaded, flush)()
     assert used.numpy() < 1.0
     assert unused.numpy() == 1.0
+
+
+@pytest.mark.parametrize("kind", ["plain", "one step", "more steps"])
+def test_weights_of_a_model_with_another_optimizer_are_loaded(kind: str, tmp_path: Path) -> None:
+    def make(steps: int) -> tf_keras.Model:
+        network = fitting.model()
+        if steps:
+            accumulate_gradients(network, steps)
+        network.compile("adam", "mse", run_eagerly=True)
+        run(network, range(2))
+        return network
+
+    saved_steps, loaded_steps = {"plain": (0, 2), "one step": (1, 2), "more steps": (2, 1)}[kind]
+    saved, loaded = make(saved_steps), make(loaded_steps)
+    run(saved, range(1))
+    saved.save_weights(tmp_path / "model.weights.h5")
+    before = [variable.numpy() for variable in loaded.optimizer._own_variables()]
+    with pytest.warns(UserWarning, match="is not loaded, because the file contains"):
+        loaded.load_weights(tmp_path / "model.weights.h5")
+    for own, other in zip(loaded.get_weights(), saved.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)
+    for variable, value in zip(loaded.optimizer._own_variables(), before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)

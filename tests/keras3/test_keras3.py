@@ -291,6 +291,19 @@ def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
         accumulate_gradients(keras.Sequential([AccumBatchNormalization(4, name="pooled")]), 2)
 
 
+def test_batch_normalization_can_change_its_momentum() -> None:
+    x, y = dense_data(32)
+    found = []
+    for steps, layer in ((0, keras.layers.BatchNormalization()), (4, AccumBatchNormalization(4))):
+        assert layer.momentum == 0.99
+        layer.momentum = 0.5
+        assert layer.get_config()["momentum"] == 0.5
+        model = keras.Sequential([keras.Input((5,)), layer, keras.layers.Dense(3)])
+        fitted(model, (x, y), "sgd", steps, 8 if steps else 32, epochs=1)
+        found.append(keras.ops.convert_to_numpy(layer.moving_mean))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-7)
+
+
 def test_batch_normalization_must_be_called_once_in_a_micro_step() -> None:
     normalization = AccumBatchNormalization(2, name="shared")
     both = [keras.Input((5,)), keras.Input((5,))]
