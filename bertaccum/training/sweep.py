@@ -143,7 +143,7 @@ class Sweep:
       grid: Values of the options to combine.
       seeds: Number of runs for each cell.
       halving: Whether to train all cells a little, and only the best ones to the end.
-      train_rows: Number of rows in train.tsv, and of unlabeled texts.
+      rows: Number of rows that a run trains on, keyed by its `unlabelled`.
       named: Options that the user set.
 
     Raises:
@@ -158,11 +158,11 @@ class Sweep:
         grid: Grid,
         seeds: int,
         halving: bool,
-        train_rows: int,
+        rows: Mapping[str | None, int],
         named: dict[str, Any],
     ) -> None:
         self.cells, self.best_by = cells_of(config, grid), ""
-        self._config, self._seeds, self._rows, self._named = config, seeds, train_rows, named
+        self._config, self._seeds, self._rows, self._named = config, seeds, rows, named
         self._rounds = _ROUNDS if halving else (1.0,)
         self._folder = out
         # For each cell, its options, whose models stay the same, and its inputs.
@@ -292,7 +292,7 @@ class Sweep:
     def _updates(self, cell: Cell, fraction: float) -> int:
         """Return the number of updates of a run of a cell at the end of a round."""
         own = dataclasses.replace(self._config, **cell.options)
-        per_epoch = updates_per_epoch(self._rows, own.target_batch)
+        per_epoch = updates_per_epoch(self._rows[own.unlabelled], own.target_batch)
         whole = scheduled_updates(own.epochs, per_epoch)
         most = whole if own.max_updates is None else min(whole, own.max_updates)
         return max(math.ceil(most * fraction), min(most, 1))
@@ -358,10 +358,12 @@ def search(
       ConfigError, InputError: An option or file cannot be used.
     """
     chosen: Grid = PAPER if grid is None else grid
-    rows = len(read_tsv(tsvs_to_train_on(Path(config.data))[0]))
-    if config.unlabelled is not None:
+    files = {cell.options.get("unlabelled", config.unlabelled) for cell in cells_of(config, chosen)}
+    labeled = len(read_tsv(tsvs_to_train_on(Path(config.data))[0]))
+    rows = {file: labeled for file in files}
+    for file in files - {None}:
         labels = read_labels(Path(config.data), config.task)
-        rows += len(read_unlabelled(Path(config.unlabelled), labels, silent)[0])
+        rows[file] += len(read_unlabelled(Path(file), labels, silent)[0])
     sweep = Sweep(config, out, chosen, seeds, halving, rows, named)
     with contextlib.closing(sweep.events(progress, stopping)) as events:
         for event in events:

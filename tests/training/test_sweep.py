@@ -87,7 +87,7 @@ def run(
     folder: Path, trainer: Trainer, halving: bool = False, seeds: int = 1, **options: Any
 ) -> Sweep:
     config = TrainConfig(**options)
-    sweep = Sweep(config, folder, GRID, seeds, halving, 320, options | {"out": str(folder)})
+    sweep = Sweep(config, folder, GRID, seeds, halving, {None: 320}, options | {"out": str(folder)})
     fails = mock.Mock(side_effect=AssertionError("nothing to resume"))
     with mock.patch.multiple(seed_sweep, train=trainer, resume=fails):
         list(sweep.events(silent))
@@ -157,6 +157,34 @@ def test_sweep_without_updates_only_evaluates(tmp_path: Path, halving: bool) -> 
     found = run(tmp_path, trainer, halving=halving, max_updates=0).result()
     assert {most for *_, most in trainer.runs} == {0}
     assert found["grid_updates"] == 0
+
+
+def test_halving_counts_the_unlabelled_texts_of_each_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_small_task(tmp_path / "reviews", train=16, dev=2)
+    grid = {"unlabelled": [None]}
+    for count in (16, 128):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("good food\n" * count)
+        grid["unlabelled"].append(str(path))
+    trainer = Trainer(least=1.0)  # All cells have the same score, so that all train to the end.
+    monkeypatch.setattr(seed_sweep, "train", trainer)
+    monkeypatch.setattr(seed_sweep, "check_repeated", lambda *_: None)
+    config = TrainConfig(
+        data=str(tmp_path / "reviews"),
+        init_checkpoint="none",
+        teacher="teacher",
+        learning_rate=1e-5,
+        target_batch=16,
+        epochs=3.0,
+        unlabelled=grid["unlabelled"][1],
+    )
+    monkeypatch.setattr(module, "run_inputs", lambda *_: None)
+    monkeypatch.setattr(seed_sweep, "run_inputs", lambda *_: None)
+    found = module.search(config, tmp_path / "out", grid, 1, True, {}, silent, None, None)
+    assert [most for *_, most in trainer.runs] == [1, 1, 3, 1, 2, 9, 3, 6, 27]
+    assert found["grid_updates"] == 3 + 6 + 27
 
 
 def test_halving_does_not_choose_between_equal_scores(tmp_path: Path) -> None:
