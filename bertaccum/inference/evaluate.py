@@ -27,7 +27,7 @@ from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
-from bertaccum.system.files import json_text, read_mapping, sha256
+from bertaccum.system.files import json_digest, json_text, read_mapping, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.task import Task
@@ -190,8 +190,13 @@ def _marked(text: str, word: int | None) -> str:
 def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     """Write the result to `eval-<split>.json` or `eval-file-<name>.json`, and update the card."""
     name = f"file-{Path(config.file).stem}" if config.file else Path(result.data).stem
-    name += f"-{INT8}" if config.quantize == INT8 else ""
-    name += "-strict" if config.strict else ""
+    mode = f"-{INT8}" if config.quantize == INT8 else ""
+    mode += "-strict" if config.strict else ""
     folder = RunPaths(Path(config.run))
-    write_text(folder.path / f"eval-{name}.json", json_text(result.record()))
+    path, data = folder.path / f"eval-{name}{mode}.json", Path(result.data).resolve()
+    # Files in other folders, or of other formats, may have the same name.
+    known = (read_mapping(path) or {}).get("data", result.data)
+    if config.file and Path(str(known)).resolve() != data:
+        path = folder.path / f"eval-{name}-{json_digest(str(data))[:8]}{mode}.json"
+    write_text(path, json_text(result.record()))
     write_card(folder.path)

@@ -94,9 +94,13 @@ def _hub_result(record: Record, task: str, name: str, values: dict[str, Any]) ->
 def _evaluations(evaluated: dict[str, dict[str, Any]]) -> tuple[list[dict[str, str]], list[str]]:
     """Return a table row for each evaluation, and a warning for each that needs one."""
     rows, warnings = [], []
+    paths = {name: Path(str(values.get("data", name))) for name, values in evaluated.items()}
+    names = [path.name for path in {*paths.values()}]
     for name, values in evaluated.items():
-        file = Path(str(values.get("data", name))).name
-        file += f" ({', '.join(modes(values))})" if modes(values) else ""
+        file = paths[name].name
+        # The path may name the user, so the name of the evaluation tells equal names apart.
+        details = [*modes(values), *([name] if names.count(file) > 1 else [])]
+        file += f" ({', '.join(details)})" if details else ""
         rows.append({"evaluated on": file, "examples": f"{values['examples']:,}", **scores(values)})
         if doubt := warning(values):
             warnings.append(f"On {file}, {doubt}.")

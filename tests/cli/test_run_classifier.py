@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from full_disk import full_disk
 from small import write_small_task
 
 import bertaccum
+from bertaccum.cli.commands import inference
 from bertaccum.cli.display.run_classifier_files import write_results
 from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError
@@ -209,6 +211,17 @@ def test_scores_are_shown_if_the_results_file_cannot_be_written(run: Any, folder
     assert (code, json.loads(out)["examples"]) == (1, 5)
     assert err.splitlines()[-1].startswith(f"error: {folder}/full.txt: File too large; check perm")
     assert not list(folder.glob("*full.txt*"))
+
+
+def test_evaluation_is_saved_if_its_reader_ends_early(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, `bertaccum eval | head -1`."""
+    (folder / "by-2/eval-dev.json").unlink(missing_ok=True)
+    monkeypatch.setattr(inference, "print_result", mock.Mock(side_effect=BrokenPipeError))
+    run("eval", "--split", "dev", "--results", "piped.txt")
+    assert json.loads((folder / "by-2/eval-dev.json").read_text())["examples"] == 5
+    assert (folder / "piped.txt").read_text().startswith("eval_accuracy = ")
 
 
 def test_results_follow_links_and_refuse_paths_that_are_not_files(run: Any, folder: Path) -> None:

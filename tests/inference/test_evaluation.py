@@ -13,7 +13,15 @@ from runs_of_tasks import TEXTS, RunOf, write_table
 from small import Notes
 
 from bertaccum.data.token_store import TokenStore
-from bertaccum.inference.evaluate import Predictions, _marked, most_wrong, predictions
+from bertaccum.inference import evaluate
+from bertaccum.inference.evaluate import (
+    Predictions,
+    _marked,
+    most_wrong,
+    predictions,
+    write_evaluation,
+)
+from bertaccum.inference.results import EvalResult
 from bertaccum.options.commands import EvalConfig
 from bertaccum.system.files import sha256
 from bertaccum.tasks.classification import Classification
@@ -129,3 +137,19 @@ def test_reading_of_a_table_that_prepare_did_not_write_is_noted(
     path = tmp_path / "data/test.tsv"
     predictions(EvalConfig(run=str(run.folder.path)), path, Notes(), said.append)
     assert f"{path}: columns separated by tab" in said
+
+
+def test_files_with_the_same_name_have_evaluations_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluate, "write_card", lambda _: None)
+    (tmp_path / "run").mkdir()
+    files = ["x.csv", "data/x.csv", "x.jsonl", "./x.csv", str(tmp_path / "data/x.csv")]
+    for number, file in enumerate(files):
+        result = EvalResult("run", number, file, "classification", {})
+        write_evaluation(EvalConfig(run="run", file=file), result)
+    saved = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("eval-file-x*.json")]
+    found = {values["data"]: values["update"] for values in saved}
+    # A repeated evaluation replaces the earlier one of the same file.
+    assert len(saved) == 3 and found == {files[2]: 2, files[3]: 3, files[4]: 4}

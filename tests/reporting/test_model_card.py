@@ -124,6 +124,15 @@ def test_card_contains_the_evaluations(run: Path) -> None:
     assert {"type": "f1", "name": "macro-F1", "value": 0.5} in result["metrics"]
 
 
+def test_card_tells_files_with_the_same_name_apart(run: Path) -> None:
+    for name, data in (("x", "a/x.csv"), ("x-1a2b3c4d", "b/x.csv"), ("x-int8", "a/x.csv")):
+        mode = {"quantize": "int8"} if "int8" in name else {}
+        write_json(run / f"eval-file-{name}.json", EVALUATION | {"data": data} | mode)
+    card = model_card(read_record(run))
+    for file in ("x.csv (file-x)", "x.csv (file-x-1a2b3c4d)", "x.csv (int8, file-x-int8)"):
+        assert f"| {file} | 2,000 |" in card
+
+
 def test_card_contains_only_evaluations_of_the_best_model(run: Path) -> None:
     """`eval` may have run before a better update, or before a temperature was fitted."""
     current = EVALUATION | {"update": 20, "temperature": 1.5}

@@ -101,14 +101,15 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
         if values["file"] is None:
             values["split"] = announce_split(view, record, values["split"])
         result = api.evaluate(progress=view, note=view.note, keep=False, **values)
-    # Show the result first, because writing a file may fail.
     from bertaccum.inference.evaluate import write_evaluation
 
-    print_result(as_json, result.record(), print_evaluation)
-    with result_files.results_file(results) as file:
-        if file is not None:
-            result_files.write_evaluation(file, result.record())
-    write_evaluation(EvalConfig(**values), result)
+    try:
+        with result_files.results_file(results) as file:
+            if file is not None:
+                result_files.write_evaluation(file, result.record())
+        write_evaluation(EvalConfig(**values), result)
+    finally:  # Writing a file may fail, and the reader of a pipe may end before the output does.
+        print_result(as_json, result.record(), print_evaluation)
 
 
 @command()
