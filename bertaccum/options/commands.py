@@ -794,7 +794,9 @@ class ServeConfig(ShowConfig):
     )
     max_texts: int = setting(256, "Maximum number of texts in a request.", numbers=Numbers(1))
     max_body: str = setting(
-        "1MiB", "Maximum size of a request.", check=partial(fields.size_in_bytes, "max_body")
+        "1MiB",
+        "Maximum size of a request.",
+        check=partial(fields.size_in_bytes, "max_body", least=1024),
     )
     max_queue: int = setting(
         1024,

@@ -22,7 +22,7 @@ DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 LABEL_SEPARATOR = "|"
 # Options of the columns of `test_file`; each replaces the option without `test_`.
 TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
-_MIN_SIZE = 2**20  # bytes
+_LEAST_MEMORY_BYTES = 2**20
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -174,11 +174,14 @@ def is_address(text: str) -> bool:
     return re.match(r"\w+://", text) is not None
 
 
-def size_in_bytes(option: str, value: str | None) -> int | None:
+def size_in_bytes(option: str, value: str | None, least: int = _LEAST_MEMORY_BYTES) -> int | None:
     """Return the value of a size option in bytes, or None if it is not set.
 
+    Args:
+      least: The smallest valid size in bytes.
+
     Raises:
-      ConfigError: The value is not a size, or is so small that its unit is probably missing.
+      ConfigError: The value is not a size, or is below `least`.
     """
     if value is None:
         return None
@@ -186,8 +189,10 @@ def size_in_bytes(option: str, value: str | None) -> int | None:
         size = parse_size(value)
     except ValueError as error:
         raise ConfigError(f"`{option}` {value} {error}") from None
-    if size < _MIN_SIZE:
-        raise ConfigError(f"`{option}` {value} means {size:,} bytes", "add a unit, as in 4GiB")
+    if size < least:
+        lacks_unit = value.strip()[-1].isdecimal()
+        remedy = "add a unit, as in 4GiB" if lacks_unit else f"pass at least {least >> 10} KiB"
+        raise ConfigError(f"`{option}` {value} means {size:,} bytes", remedy)
     return size
 
 

@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 
 from bertaccum.inference.results import Prediction, TextAndPair
 from bertaccum.options.commands import ServeConfig
-from bertaccum.options.fields import size_in_bytes
 from bertaccum.reporting.rendering import render
 from bertaccum.serving.request_batching import Batcher, QueueFullError
 from bertaccum.serving.request_checks import FAILED, GONE, RequestGate, schema, texts_of
@@ -25,6 +24,7 @@ from bertaccum.serving.service_metrics import ServiceMetrics
 from bertaccum.system.files import json_text
 from bertaccum.system.phrases import counted
 from bertaccum.system.progress import Note
+from bertaccum.system.sizes import parse_size
 from bertaccum.tasks.labels import Labels
 from bertaccum.version import __version__
 
@@ -113,9 +113,7 @@ def make_service(
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=page_headers(page))
 
-    max_bytes = size_in_bytes("max_body", config.max_body)
-    assert max_bytes is not None
-    return RequestGate(app, config, max_bytes, metrics, note)
+    return RequestGate(app, config, parse_size(config.max_body), metrics, note)
 
 
 def _add_prediction(app: FastAPI, pairs: bool, batcher: TextBatcher, config: ServeConfig) -> None:
