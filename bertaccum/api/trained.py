@@ -140,7 +140,7 @@ def report(
       The path of the HTML file.
 
     Raises:
-      ConfigError: The file cannot be written.
+      ConfigError: The file cannot be written, or `split` does not apply to the run.
       InputError: The run cannot be read.
     """
     own = {} if run is None else {"run": str(run)}
@@ -149,6 +149,9 @@ def report(
     from bertaccum.runs.record import read_record
 
     record = read_record(Path(config.run))
+    if config.split is not None and record.config.predicts_masked:
+        what = f"`split` {config.split} does not apply to {config.run}, which was pretrained"
+        raise ConfigError(what, "omit it")
     out = Path(config.out) if config.out else record.paths.page
     check_writable(out, "`out`")
     judged: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []

@@ -51,6 +51,7 @@ WRONG = {
     "eval --run run": "run: this run has no best checkpoint yet",
     "eval --run done --split test": "reviews/test.tsv: there is no such file",
     "eval --run done --file nope": "nope: there is no such file",
+    "report --run read --split dev": "--split dev does not apply to read, which was pretrained",
     "predict --run run text": "run: this run has no best checkpoint yet",
     "predict --run done --file nope": "nope: there is no such file",
     "export --run run": "run: this run has no best checkpoint yet",
