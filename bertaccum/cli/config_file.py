@@ -9,10 +9,14 @@ from typing import Any, TypeAlias
 
 import click
 
-from bertaccum.cli.options import FieldOption, explained_option, file_option, flag_of
+from bertaccum.cli.options import FLAGS, FieldOption, explained_option, file_option, flag_of
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.options.fields import AUTO
+from bertaccum.runs.paths import RunPaths
+from bertaccum.system.files import read_mapping
 
 _Ignored: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
+_OF_MODEL = {"model", "init_checkpoint", "bert_config"}
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
 
@@ -25,7 +29,9 @@ def config_option(ignored: _Ignored = lambda *_: False) -> Callable[..., Any]:
 
     def use(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
         if path is not None:
-            ctx.default_map = _read(ctx, Path(path), ignored, _converted)
+            values = _read(ctx, Path(path), ignored, _converted)
+            chosen = _chosen(ctx, Path(path)) if _OF_MODEL & ctx.meta.get(FLAGS, set()) else set()
+            ctx.default_map = {name: values[name] for name in values.keys() - chosen}
 
     return file_option(
         "--config",
@@ -34,6 +40,19 @@ def config_option(ignored: _Ignored = lambda *_: False) -> Callable[..., Any]:
         callback=use,
         help="YAML file with values for options; flags override it.",
     )
+
+
+def _chosen(ctx: click.Context, path: Path) -> set[str]:
+    """Return the options that bertaccum chose for a run; empty for a file that is not of a run.
+
+    Such a value fits the run's model; the learning rate of another model is a different one.
+    """
+    run = RunPaths(path.parent)
+    named = (read_mapping(run.inputs) or {}).get("named")
+    if path.name != run.config.name or not isinstance(named, list):
+        return set()
+    can_choose = {str(p.name) for p in ctx.command.params if p.default in (None, AUTO)}
+    return can_choose - {*map(str, named)}
 
 
 def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:

@@ -26,6 +26,8 @@ from bertaccum.runs.paths import RunPaths, target_of
 
 # With more options, `--help` shows only the main ones, and `--help-all` shows all of them.
 _LONG, _ALL = 25, "bertaccum.help_all"
+# Key of `ctx.meta`: the names of the options and arguments on the command line.
+FLAGS = "bertaccum.flags"
 _MAIN = {
     *("config", "data", "max_seq_length", "model", "init_checkpoint", "target_batch"),
     *("micro_batch", "memory_limit", "epochs", "learning_rate", "seed", "find_lr", "resume"),
@@ -121,6 +123,7 @@ class Command(click.Command):
     def _parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
             _, left, named = self.make_parser(ctx).parse_args(list(args))
+            ctx.meta[FLAGS] = {parameter.name for parameter in named}
             names = {parameter.name for parameter in self.params}
             takes_only_option = "run" in names and "argument" not in names
             if left and takes_only_option and RunPaths(Path(left[0])).config.is_file():

@@ -159,6 +159,30 @@ def test_flags_can_be_repeated_and_override_the_config_file(tmp_path: Path) -> N
     assert cli.commands["train"].make_context("train", arguments).params["seed"] == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "chosen"),
+    [
+        ("config.yaml", ["--model", "bert-tiny"], True),
+        ("config.yaml", ["--init-checkpoint", "none"], True),
+        ("config.yaml", ["--target-batch", "16"], False),
+        ("recipe.yaml", ["--model", "bert-tiny"], False),
+    ],
+)
+def test_options_are_chosen_again_for_another_model(
+    tmp_path: Path, name: str, flags: list[str], chosen: bool
+) -> None:
+    values = "init_checkpoint: bert-base\nlearning_rate: 2e-5\nmicro_batch: 8\n"
+    (tmp_path / name).write_text(f"{values}weight_decay: 0.5\nbest_by: macro_f1\n")
+    (tmp_path / "inputs.json").write_text('{"named": ["best_by"]}')
+    arguments = ["--config", str(tmp_path / name), *flags]
+    found = cli.commands["train"].make_context("train", arguments).params
+    wanted = (None, "auto") if chosen else (2e-5, 8)
+    assert (found["learning_rate"], found["micro_batch"]) == wanted
+    assert (found["weight_decay"], found["best_by"]) == (0.5, "macro_f1")
+    if "--model" in flags:
+        assert found["init_checkpoint"] == (None if chosen else "bert-base")
+
+
 def test_config_file_keeps_text_that_yaml_would_convert(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("data: 010\nout: 1.10\ninit_checkpoint: yes\ncalibrate: yes\nseed: ~\n")
