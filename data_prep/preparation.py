@@ -24,7 +24,14 @@ from data_prep.sources.own_files import own_options, own_source, saved_pipes
 from data_prep.sources.sample import sample_source
 from data_prep.sources.tfds import tfds_options, tfds_source
 from data_prep.sources.yelp import yelp_options, yelp_source
-from data_prep.tables.manifest import MANIFEST, TOOL, VOCABULARY, earlier_manifest, is_unchanged
+from data_prep.tables.manifest import (
+    MANIFEST,
+    TOOL,
+    VOCABULARY,
+    earlier_manifest,
+    is_unchanged,
+    refuse_input,
+)
 from data_prep.tables.rows import Source
 from data_prep.tables.tsv import Lines, write_tsv
 
@@ -99,6 +106,10 @@ def prepare(
             return PrepareResult(folder, earlier, unchanged=True)
         opened = _SOURCES[config.source][1](config, progress, note)
         with nullcontext(opened) if isinstance(opened, Source) else opened as source:
+            for part in (source.train, *source.given.values()):
+                for path in (part.where, *part.files):
+                    if isinstance(path, Path):
+                        refuse_input(path, folder)
             data = assemble(source, config, progress, note)
         manifest = _manifest(source, data, options)
         texts = (text.decode() for text in data.splits["train"].texts)

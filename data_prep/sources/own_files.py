@@ -15,7 +15,7 @@ from typing import Any
 from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError, reason
 from bertaccum.options.fields import TEST_COLUMNS, delimiter_character, tag_names
 from bertaccum.options.prepare import PrepareConfig
-from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
+from bertaccum.options.task_names import MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from bertaccum.system.files import open_input, sha256
 from bertaccum.system.phrases import listed
 from bertaccum.system.progress import Note, Progress
@@ -23,7 +23,8 @@ from bertaccum.system.temporary_paths import scratch_folder
 from data_prep.sources.published_splits import check_fractions
 from data_prep.tables.class_folders import children, folder_digest
 from data_prep.tables.columns import read_options
-from data_prep.tables.rows import Part, Source
+from data_prep.tables.manifest import MANIFEST, manifest_of
+from data_prep.tables.rows import LABEL_SEPARATOR, Part, Row, Source
 from data_prep.tables.table import read_rows
 
 _STDIN, _DEVICE, _NAME = "-", "/dev/stdin", "standard input"
@@ -109,7 +110,41 @@ def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) 
     kind = {"several_labels": config.task == MULTI_LABEL}
     kind["words"] = config.task == TOKEN_CLASSIFICATION
     reading = read_options(config, **kind, of_test_file=of_test, may_lack_weights=of_test)
-    return Part(path, read_rows(path, reading, note))
+    rows, manifest = read_rows(path, reading, note), manifest_of(path)
+    # A score is read as it is, and `tag_names` has already named the tags.
+    if manifest and manifest["labels"] and config.task != REGRESSION and not config.tag_names:
+        rows = _with_names(rows, manifest, config.label_separator, path)
+    return Part(path, rows)
+
+
+def _with_names(
+    rows: Iterator[Row], manifest: dict[str, Any], separator: str, path: Path
+) -> Iterator[Row]:
+    """Yield the rows of a file that `prepare` wrote with names instead of class numbers.
+
+    The numbers differ between data folders.
+    """
+    several, words = (manifest["task"] == task for task in (MULTI_LABEL, TOKEN_CLASSIFICATION))
+    names = {str(number): str(name) for number, name in enumerate(manifest["labels"])}
+    if several and any(separator in name for name in names.values()):
+        what = f"its labels contain the `label_separator` {separator!r}"
+        raise ConfigError(what, "choose another `label_separator`", path=path)
+    for row in rows:
+        if row.label is None:
+            yield row
+            continue
+        numbers = [row.label]
+        if several:
+            numbers = [number for number in row.label.split(LABEL_SEPARATOR) if number]
+        elif words:
+            numbers = row.label.split()
+        for number in numbers:
+            if number not in names:
+                what = f"the label {number[:40]!r} is no class number of {MANIFEST}"
+                remedy = f"correct it, or copy the file to a folder without {MANIFEST}"
+                raise InputError(what, remedy, path=path, row=row.row)
+        joined = (" " if words else separator).join(names[number] for number in numbers)
+        yield row._replace(label=joined or separator)
 
 
 @contextmanager

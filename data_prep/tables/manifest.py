@@ -53,6 +53,9 @@ def _is_ours(manifest: Any) -> bool:
     if not isinstance(manifest, dict) or manifest.get("tool") != TOOL:
         return False
     valid = all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
+    counts, findings = manifest.get("counts", {}), manifest.get("findings", {})
+    valid = valid and isinstance(counts, dict) and isinstance(findings, dict)
+    valid = valid and all(isinstance(of, dict) and "rows" in of for of in counts.values())
     # `prepare` removes the files that it has written.
     return valid and all(name in _OURS for name in manifest["files"])
 
@@ -109,6 +112,14 @@ def earlier_manifest(folder: Path) -> dict[str, Any] | None:
     if earlier is None and not all(is_temporary(path, MANIFEST) for path in folder.iterdir()):
         raise ConfigError(f"is not empty and was not written by {TOOL}", _CHOOSE, path=folder)
     return earlier
+
+
+def refuse_input(path: Path, folder: Path) -> None:
+    """Raise ConfigError if an input is a file that `prepare` would replace in a data folder."""
+    resolved, target = path.resolve(), folder.resolve()
+    if resolved == target or (resolved.parent == target and resolved.name in _OURS):
+        what = f"is an input, which {TOOL} would replace"
+        raise ConfigError(what, _CHOOSE, path=path)
 
 
 def is_unchanged(

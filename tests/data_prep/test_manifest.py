@@ -39,6 +39,8 @@ def test_manifest_is_read_back(tmp_path: Path) -> None:
         (b"[" * 100_000, "is damaged"),
         (json_text(OURS | {"files": {"../notes.txt": ""}}).encode(), "was not written by"),
         (json_text(OURS | {"labels": None}).encode(), "was not written by"),
+        (json_text(OURS | {"counts": {"train": {}}}).encode(), "was not written by"),
+        (json_text(OURS | {"findings": None}).encode(), "was not written by"),
     ],
 )
 def test_damaged_or_foreign_manifest_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -278,6 +278,58 @@ def test_invalid_input_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.csv", "train.csv"]
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_input_in_the_folder_to_replace_is_refused(options: dict[str, Any], split: str) -> None:
+    folder = run(**options).folder
+    before = contents(folder)
+    given = {"train_file": options["train_file"], "test_file": options["test_file"]}
+    given[f"{split}_file"] = str(folder / "dev.tsv")
+    with pytest.raises(ConfigError, match=r"dev.tsv: is an input, .* would replace; choose anoth"):
+        run(**options | given, overwrite=True)
+    assert contents(folder) == before
+
+
+def test_class_numbers_of_a_prepared_file_are_named(tmp_path: Path) -> None:
+    rows = [(name, n) for name in ("bad", "fair", "good") for n in range(20)]
+    (tmp_path / "a.csv").write_text("label,text\n" + "".join(f"{c},{c} {n}\n" for c, n in rows))
+    other = [(name, n) for name, n in rows if name != "bad"]
+    (tmp_path / "b.csv").write_text("label,text\n" + "".join(f"{c},b {c} {n}\n" for c, n in other))
+    folders = {}
+    for name in ("a", "b"):
+        given = {"train_file": str(tmp_path / f"{name}.csv"), "out": str(tmp_path / name)}
+        folders[name] = run(source="csv", **given).folder
+    files = {"train_file": str(folders["a"] / "train.tsv")}
+    files["test_file"] = str(folders["b"] / "train.tsv")
+    result = run(source="csv", **files, out=str(tmp_path / "out"))
+    assert result.manifest["labels"] == ["bad", "fair", "good"]
+    for label, text in pairs(read_tsv(result.folder / "test.tsv")):
+        assert result.manifest["labels"][int(label)] == text.split()[1]
+    train = folders["a"] / "train.tsv"
+    train.write_text(train.read_text() + "3\tx\n")
+    with pytest.raises(InputError, match=r"the label '3' is no class number of manifest.json"):
+        run(source="csv", train_file=str(train), out=str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("task", "labels"),
+    [("multi-label", ["joy|awe", "joy", "|"]), ("token-classification", ["B-X I-X", "O B-X"])],
+)
+def test_other_tasks_of_a_prepared_file_have_the_same_names(
+    tmp_path: Path, task: str, labels: list[str]
+) -> None:
+    lines = [f"{labels[n % len(labels)]},text {n}\n" for n in range(60)]
+    (tmp_path / "a.csv").write_text("label,text\n" + "".join(lines))
+    first = run(
+        source="csv", task=task, train_file=str(tmp_path / "a.csv"), out=str(tmp_path / "a")
+    )
+    train = first.folder / "train.tsv"
+    again = run(source="csv", task=task, train_file=str(train), out=str(tmp_path / "b"))
+    assert again.manifest["labels"] == first.manifest["labels"]
+    assert again.manifest.get("label_format") == first.manifest.get("label_format")
+    found = (read_tsv(again.folder / f"{split}.tsv") for split in ("train", "dev"))
+    assert set().union(*map(pairs, found)) == pairs(read_tsv(train))
+
+
 def test_missing_input_file_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.csv: there is no such file"):
         run(**options | {"train_file": str(tmp_path / "none.csv")})
