@@ -107,7 +107,7 @@ def clean(text: str) -> str:
 
 def read_part(part: Part, what: str, progress: Progress) -> Rows:
     """Read, clean and encode all rows of a part."""
-    rows, codes = Rows(), dict[str, int]()
+    rows, codes, first = Rows(), dict[str, int](), None
     for done, (row, label, text, pair, weight) in enumerate(part.examples, 1):
         whole = clean(text) if pair is None else f"{clean(text)}\t{clean(pair)}"
         rows.texts.append(whole.encode())
@@ -121,6 +121,12 @@ def read_part(part: Part, what: str, progress: Progress) -> Rows:
             _refuse_unlabeled(part, row if rows.codes else None)
         if weight is not None:
             rows.weights.append(weight)
+        # The files of a split may have different columns.
+        has = pair is not None, weight is not None
+        if has != (first := first or has):
+            name = "second texts" if has[0] != first[0] else "weights"
+            remedy = "give all files of the split the same columns"
+            raise InputError(f"has {name} only in some rows", remedy, path=part.where, row=row)
         if done % _ROWS_A_REPORT == 0:
             progress(f"reading {what} texts", done, part.total)
     if not rows.texts:

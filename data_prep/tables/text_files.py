@@ -100,6 +100,8 @@ def _decoded(file: BufferedReader, codec: str, path: Path) -> Iterator[tuple[int
             yield row, f"{line}\n"
             row += 1
     if rest:
+        if "\0" in rest:
+            raise InputError("contains NUL characters", _SAVE_AS, path=path, row=row)
         yield row, rest
 
 

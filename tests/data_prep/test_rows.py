@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.tables.rows import clean
+from bertaccum.errors import InputError
+from bertaccum.system.progress import silent
+from data_prep.tables.rows import Part, Row, clean, read_part
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # Including lone surrogates.
 
@@ -28,3 +31,17 @@ def test_clean_keeps_all_other_characters() -> None:
     text = "  naïve “quotes” 🙂 \\n \x1f\x7f\ufeff\xa0 "
     assert clean(text) == text
     assert clean("a\tb\r\nc\u2028d\ud800e") == "a b  c d e"
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("second texts", Row(1, "a", "b", "c"), Row(2, "a", "b")),
+        ("second texts", Row(1, "a", "b"), Row(2, "a", "b", "c")),
+        ("weights", Row(1, "a", "b", None, 1.0), Row(2, "a", "b")),
+        ("weights", Row(1, "a", "b"), Row(2, "a", "b", None, 1.0)),
+    ],
+)
+def test_columns_of_only_some_rows_are_refused(name: str, first: Row, second: Row) -> None:
+    with pytest.raises(InputError, match=f"x, row 2: has {name} only in some rows; give"):
+        read_part(Part("x", [first, second]), "training", silent)

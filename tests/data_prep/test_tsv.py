@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertaccum.errors import InputError
+from data_prep.tables.columns import ReadOptions
 from data_prep.tables.manifest import MANIFEST, TOOL
 from data_prep.tables.rows import clean
 from data_prep.tables.tsv import default_split, read_tsv, write_tsv
@@ -131,3 +132,12 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
         read_tsv(tmp_path / "none.tsv")
     with pytest.raises(InputError, match="is a folder"):
         read_tsv(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_nul_is_refused_in_every_encoding(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "bad.tsv"
+    path.write_text(f"label\ttext\n1\ta\n1\tb\0{end}")
+    with pytest.raises(InputError, match="contains NUL characters") as caught:
+        read_tsv(path, ReadOptions(encoding="latin-1"))
+    assert caught.value.row == 3
