@@ -209,6 +209,9 @@ class PrepareConfig(Options):
         if self.tag_names and self.task != TOKEN_CLASSIFICATION:
             what = "`tag_names` applies only to `task` token-classification"
             raise ConfigError(what, "omit one of the two")
+        if self.source == "tfds" and self.task == TOKEN_CLASSIFICATION:
+            what = "`task` token-classification cannot be used with `source` tfds"
+            raise ConfigError(what, "set `source` to hub or csv, or choose another `task`")
         several = self.label_columns or self.task == MULTI_LABEL
         if self.label_separator != LABEL_SEPARATOR and not several:
             what = "`label_separator` applies only to `task` multi-label"

@@ -53,6 +53,7 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
         names = [str(name) for name in manifest["labels"]]
         numbers = [str(number) for number in range(len(names))]
         pairs = first is not None and first.pair is not None
+        _refuse_pairs(pairs, kind, train)
         label_format = manifest.get("label_format", {})
         try:
             return Labels(numbers, names, pairs, kind, format=label_format)
@@ -69,6 +70,7 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
         MULTI_LABEL: set_format,
         TOKEN_CLASSIFICATION: tag_format,
     }
+    _refuse_pairs(PAIR in table, kind, train)
     label_format = formats.get(kind, class_format)(rows)
     for line in format_notes(label_format, kind, task):
         note(f"{train}: {line}")
@@ -84,3 +86,9 @@ def read_labels(folder: Path, task: str | None = None, note: Note = ignore_note)
         what = f"has {only}, but a classifier needs at least two"
         raise InputError(what, "check the label column", path=train)
     return Labels(values, values, PAIR in table, kind, format=label_format.record())
+
+
+def _refuse_pairs(pairs: bool, task: str, train: Path) -> None:
+    if pairs and task == TOKEN_CLASSIFICATION:
+        what = f"has the column {PAIR!r}, but only the words of single texts have tags"
+        raise InputError(what, "remove the column, or prepare the data again", path=train)

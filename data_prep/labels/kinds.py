@@ -40,7 +40,7 @@ def label_kind(
     if task is None:
         task = likely_task(rows.classes, source.train.where)
     if task == REGRESSION:
-        return _Scores(source.train, rows)
+        return _Scores(source, rows)
     if task == TOKEN_CLASSIFICATION:
         return _TagSequences(source, rows)
     as_written = as_written or source.joined or bool(source.order)
@@ -97,6 +97,8 @@ class _Classes:
     def __init__(self, source: Source, rows: Rows, as_written: bool) -> None:
         order, part = source.order, source.train
         self.format = LabelFormat(lists=False) if order else class_format(rows.classes)
+        if source.joined:
+            self.format = LabelFormat(source.separator, lists=False)
         labels = self.format.labels_in(rows.classes)
         check_labels(self.format, labels, rows.classes, part.where)
         names = _class_names(labels, rows, as_written)
@@ -133,9 +135,10 @@ class _Scores:
 
     task = REGRESSION
 
-    def __init__(self, part: Part, rows: Rows) -> None:
+    def __init__(self, source: Source, rows: Rows) -> None:
+        part = source.train
         self.labels: list[str] = []
-        self.format = LabelFormat()
+        self.format = LabelFormat(source.separator if source.joined else None)
         labels = self.format.labels_in(rows.classes)
         cells = {self.cell(labels[cell], part, row) for cell, row in rows.classes.items()}
         if len(cells) == 1:

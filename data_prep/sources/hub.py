@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -68,7 +68,7 @@ def hub_source(config: PrepareConfig, progress: Progress, note: Note) -> Source:
     features = _features(first, described)
     reading = _reading(config, features, first, note)
     label = _label(config, features, reading)
-    evaluated = dataclasses.replace(reading, may_lack_weights=True)
+    evaluated = dataclasses.replace(reading, may_lack_weights=True, may_lack_labels=True)
     parts = {
         ours: _Split(
             f"{repository} {theirs}",
@@ -157,7 +157,10 @@ def _reading(
         tags = next((name for name in usual if name in features), "")
         names = reading.tag_names or features.get(tags, _Feature()).names
         return dataclasses.replace(reading, words=True, tag_names=names)
-    label = _named(reading.label_column, features)
+    # The card may list the columns in another order than a CSV file.
+    label = reading.label_column
+    if is_parquet(path):
+        label = _named(label, features)
     reading = dataclasses.replace(reading, label_column=label, may_lack_labels=True)
     classes = [name for name, feature in features.items() if feature.names]
     unnamed = reading.label_column == LABEL not in features and not reading.label_columns
@@ -211,7 +214,7 @@ def _of_parquet(value: Any, several: bool = False) -> _Feature:
     if isinstance(value.get("feature"), dict):
         return _of_parquet(value["feature"], several=True)
     names = value.get("names") if value.get("_type") == "ClassLabel" else ()
-    return _Feature(tuple(map(str, names or ())), several, _is_float(value.get("dtype")))
+    return _Feature(_stripped(names or ()), several, _is_float(value.get("dtype")))
 
 
 def _of_card(one: dict[str, Any], several: bool = False) -> _Feature:
@@ -224,7 +227,12 @@ def _of_card(one: dict[str, Any], several: bool = False) -> _Feature:
     described = kind.get("class_label") if isinstance(kind, dict) else None
     names = described.get("names") if isinstance(described, dict) else ()
     names = names.values() if isinstance(names, dict) else names or ()
-    return _Feature(tuple(map(str, names)), several, _is_float(kind))
+    return _Feature(_stripped(names), several, _is_float(kind))
+
+
+def _stripped(names: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of the classes as the cells of a file have them."""
+    return tuple(str(name).strip() for name in names)
 
 
 def _is_float(dtype: Any) -> bool:
@@ -249,7 +257,10 @@ class _Split:
         """Return whether any row has a label; benchmarks publish test sets without them."""
         try:
             rows = self._rows(lambda _: None)
-            return any(row.label not in ("", _UNLABELED, "-1.0") for row in rows)
+            missing = {"", _UNLABELED, "-1.0"}
+            if self.reading.words:
+                return any(not missing.issuperset((row.label or "").split()) for row in rows)
+            return any(row.label not in missing for row in rows)
         except ConfigError:
             texts = dataclasses.replace(self.reading, label_column=None, label_columns=())
             for path in self.paths:  # If not only the label is missing, this raises the error.
@@ -294,7 +305,7 @@ class _Split:
         if not is_number:
             what = f"the label {value[:40]!r} is no class from 0 to {len(names) - 1}"
             raise InputError(what, "choose another revision", path=self.where, row=row.row)
-        return names[int(value)].strip()
+        return names[int(value)]
 
     @cached_property
     def _has_numbers(self) -> bool:

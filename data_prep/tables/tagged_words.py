@@ -112,12 +112,14 @@ def _of_cells(rows: Iterator[Row], path: Path, reading: ReadOptions) -> Iterator
         words = separated_words(row.text) if in_text is None else in_text
         tags = row.label.split() if in_label is None and row.label is not None else in_label
         tags = tags and [_named(tag, reading.tag_names, path, row.row) for tag in tags]
-        if tags is not None and len(tags) != len(words):
+        is_unlabeled = row.label == "" and reading.may_lack_labels
+        if tags is not None and len(tags) != len(words) and not is_unlabeled:
             what = f"has {counted(len(words), 'word')} and {counted(len(tags), 'tag')}"
             raise InputError(what, "write one tag for each word", path=path, row=row.row)
         single, many = single + (len(words) == 1), many + 1
         label = None if tags is None else " ".join(tags)
-        yield row._replace(label=label, text=" ".join(map(one_word, words)))
+        # A column named `text_pair` is no second text: only the words of one have tags.
+        yield row._replace(label=label, text=" ".join(map(one_word, words)), pair=None)
     if many >= _FEW and single > 0.9 * many:
         what = f"{single:,} of {many:,} rows have only one word"
         remedy = "save a file with one word a row in CoNLL format, with a line between sentences"
@@ -377,6 +379,9 @@ def _of_lists(
     if reading.label_column is None:
         return _row(row, words, None)
     tags = _field(record, reading.label_column, LABEL, TAG_COLUMNS)
+    unlabeled = tags is None or (tags and reading.tag_names and {*map(str, tags)} == {"-1"})
+    if unlabeled and reading.may_lack_labels:
+        return _row(row, words, [])
     if not isinstance(tags, list):
         what = f"has no list {_asked(reading.label_column, LABEL, 'tags')}"
         raise InputError(what, _to_name("label_column", record), path=path, row=row)

@@ -443,3 +443,27 @@ def test_tags_of_words_have_the_names_of_the_metadata(client: HubClient) -> None
     given = (*words, "--tag-names", "O,B-A,B-B")
     _, folder = prepared(client, *given, name="owner/both")
     assert json.loads((folder / "manifest.json").read_text())["labels"] == ["O", "B-A", "B-B"]
+
+
+@pytest.mark.parametrize("tags", [[[-1, -1]], [None]])
+def test_test_sentences_may_lack_tags(client: HubClient, tags: list[Any]) -> None:
+    names = {"names": ["O", "B-PER "], "_type": "ClassLabel"}
+    features = {"ner_tags": {"feature": names, "_type": "Sequence"}}
+    train = table(features, tokens=[[f"Ada{n}", "in"] for n in range(20)], ner_tags=[[1, 0]] * 20)
+    test = table(features, tokens=[["in", "Oslo"]], ner_tags=tags)
+    files = {"data/train-0.parquet": train, "data/test-0.parquet": test}
+    client.hub.add("owner/words", files, "dataset")
+    told, folder = prepared(client, "--task", "token-classification", name="owner/words")
+    assert "owner/words test: has no labels, so it is not used" in told
+    assert not (folder / "test.tsv").exists()
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["O", "B-PER"]
+
+
+def test_number_of_a_csv_column_counts_those_of_the_file(client: HubClient) -> None:
+    card = b"---\ndataset_info:\n  features:\n  - name: label\n    dtype: string\n"
+    card += b"  - name: text\n    dtype: string\n---\n"
+    lines = b"text,label\n" + b"".join(b"text %d,%c\n" % (n, b"ab"[n % 2]) for n in range(20))
+    client.hub.add("owner/order", {"README.md": card, "train.csv": lines}, "dataset")
+    numbers = ("--text-column", "1", "--label-column", "2")
+    _, folder = prepared(client, *numbers, name="owner/order")
+    assert json.loads((folder / "manifest.json").read_text())["labels"] == ["a", "b"]

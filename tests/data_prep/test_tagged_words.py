@@ -514,6 +514,14 @@ def test_fraction_of_a_split_in_the_folder_is_refused(tmp_path: Path, split: str
         prepared(tmp_path, TRAIN, {f"{split}_fraction": 0.2}, **{split: TRAIN})
 
 
+def test_column_named_text_pair_is_no_second_text(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.csv", "".join(f"B-X O,Ada {n},other\n" for n in range(20))
+    path.write_text("label,text,text_pair\n" + rows)
+    files = {"train_file": str(path), "out": str(tmp_path / "data")}
+    prepare(PrepareConfig(source="csv", task="token-classification", **files), silent, list)
+    assert (tmp_path / "data/train.tsv").read_text().startswith("label\ttext\n")
+
+
 def test_tags_that_the_scheme_forbids_are_counted_and_kept(tmp_path: Path) -> None:
     manifest = prepared(tmp_path, TRAIN + "b\tO\na\tI-PER\n", dev="a\tI-PER\nb\tB-LOC\n")
     counts = manifest["counts"]

@@ -459,6 +459,10 @@ def test_contradicting_options_are_refused() -> None:
             own | {"test_file": "t.csv", "label_columns": "a,b", "test_label_column": "y"},
             "`test_label_column` y and `label_columns` both name the labels; omit one of the two",
         ),
+        (
+            {"source": "tfds", "dataset": "x", "task": "token-classification"},
+            "`task` token-classification cannot be used with `source` tfds; set `source` to hub",
+        ),
         (own | {"task": "ranking"}, "is not one of classification, regression, multi-label"),
     ):
         with pytest.raises(ConfigError, match=message):

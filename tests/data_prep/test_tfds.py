@@ -189,6 +189,11 @@ def test_sequence_of_classes_is_multi_label(prepared: Any) -> None:
     assert sorted(rows_of(result, "train")) == sorted(expected)
 
 
+def test_several_classes_are_refused_as_one(prepared: Any) -> None:
+    with pytest.raises(InputError, match=r"has several labels \(joy, awe\); write one class"):
+        prepared("small_emotions", task="classification")
+
+
 def test_text_label_is_a_class(prepared: Any) -> None:
     result = prepared("small_topics", dev_fraction=0.5)
     assert result.manifest["labels"] == ["art", "war"]

@@ -124,3 +124,13 @@ def test_damaged_format_is_an_error(tmp_path: Path, found: Any) -> None:
     (tmp_path / "out" / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"manifest.json: the format of the labels .* is unknown"):
         read_labels(tmp_path / "out")
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_pairs_are_refused_if_words_have_tags(tmp_path: Path, has_manifest: bool) -> None:
+    prepared(tmp_path / "data", ["B-X O", "O O"], task="token-classification")
+    (tmp_path / "data/train.tsv").write_text("label\ttext\ttext_pair\n0 1\ta b\tc\n")
+    if not has_manifest:
+        (tmp_path / "data" / MANIFEST).unlink()
+    with pytest.raises(InputError, match="has the column 'text_pair', but only the words of"):
+        read_labels(tmp_path / "data", "token-classification")
