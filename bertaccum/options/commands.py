@@ -597,9 +597,7 @@ class PredictConfig(ShowConfig):
         " line; for token-classification, also a CoNLL file. Use - for stdin.",
         path=True,
     )
-    text_column: str | None = setting(
-        None, "Name or 1-based number of the text column of `file`. [default: text]"
-    )
+    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
     text_pair_column: str | None = setting(
         None,
         "Name or 1-based number of the column of `file` with the second text of each pair."
