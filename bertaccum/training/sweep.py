@@ -361,7 +361,7 @@ def search(
     files = {cell.options.get("unlabelled", config.unlabelled) for cell in cells_of(config, chosen)}
     labeled = len(read_tsv(tsvs_to_train_on(Path(config.data))[0]))
     rows = {file: labeled for file in files}
-    for file in files - {None}:
+    for file in filter(None, files):
         labels = read_labels(Path(config.data), config.task)
         rows[file] += len(read_unlabelled(Path(file), labels, silent)[0])
     sweep = Sweep(config, out, chosen, seeds, halving, rows, named)
