@@ -80,10 +80,10 @@ def prepare(
 ) -> PrepareResult:
     """Write train.tsv, dev.tsv, test.tsv and manifest.json.
 
-    No text occurs in two splits, unless `drop_duplicates=False` keeps training rows whose text is
-    also in the test set; this is the default for the published splits of `source="glue"`,
-    `source="tfds"` and `source="hub"`. With `source="csv"`, test.tsv is written only if `test_file`
-    or `test_fraction` is given.
+    No text of the training rows occurs in another split, unless `drop_duplicates=False` keeps rows
+    whose text is also in the test set; this is the default for the published splits of
+    `source="glue"`, `source="tfds"` and `source="hub"`. With `source="csv"`, test.tsv is written
+    only if `test_file` or `test_fraction` is given.
 
     Args:
       learn_vocabulary: Returns a WordPiece vocabulary for texts. It is called only for

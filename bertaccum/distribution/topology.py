@@ -180,10 +180,8 @@ def _slurm_cluster() -> _Cluster:
         tasks, rank = _tf_compat.slurm_tasks(), int(os.environ["SLURM_PROCID"])
         places = [(node, number) for node, count in tasks.items() for number in range(count)]
         node, number = places[rank]
-        here = [list(tasks).index(node), number]
-        told = [
-            int(os.environ.get(f"SLURM_{k}ID", here[i])) for i, k in enumerate(("NODE", "LOCAL"))
-        ]
+        here = {"SLURM_NODEID": list(tasks).index(node), "SLURM_LOCALID": number}
+        told = {name: int(os.environ.get(name, own)) for name, own in here.items()}
     except (RuntimeError, ValueError, LookupError) as error:
         raise ConfigError(
             f"the variables of Slurm cannot be used ({reason(error)})",

@@ -360,7 +360,7 @@ def search(
     chosen: Grid = PAPER if grid is None else grid
     files = {cell.options.get("unlabelled", config.unlabelled) for cell in cells_of(config, chosen)}
     labeled = len(read_tsv(tsvs_to_train_on(Path(config.data))[0]))
-    rows = {file: labeled for file in files}
+    rows = dict.fromkeys(files, labeled)
     for file in filter(None, files):
         labels = read_labels(Path(config.data), config.task)
         rows[file] += len(read_unlabelled(Path(file), labels, silent)[0])
