@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from bertaccum.data.token_store import TokenStore
+from bertaccum.system.machine import enable_onednn
 
 if TYPE_CHECKING:
     from hub_client import HubClient
@@ -26,6 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # The program sets this too. The snippets of docs/ override it, because library users have Keras 3.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+enable_onednn()
 # Tests of the Hugging Face Hub have servers of their own.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # No test may fail because the machine is busy.

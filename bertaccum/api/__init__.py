@@ -19,6 +19,9 @@ from bertaccum.api.training import (
     train_seeds,
     training_events,
 )
+from bertaccum.system.machine import enable_onednn
+
+enable_onednn()
 
 __all__ = [
     "doctor",

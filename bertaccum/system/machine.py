@@ -1,9 +1,10 @@
-"""The memory and the processor cores of the machine."""
+"""The memory and the processor of the machine."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,3 +65,13 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # Not on macOS and Windows.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def enable_onednn() -> None:
+    """Let TensorFlow use oneDNN on each x86 processor, if it has not been imported.
+
+    TensorFlow does so by default only on processors with the instructions VNNI. On others, such as
+    AMD's before Zen 4, oneDNN made training up to 1.2 times as fast.
+    """
+    if platform.machine().lower() in ("x86_64", "amd64"):  # The user can set it.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

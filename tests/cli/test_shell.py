@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,3 +99,13 @@ def test_program_does_not_import_keras_3() -> None:
     command = [sys.executable, "-c", STARTING]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="TensorFlow has oneDNN on x86 only")
+@pytest.mark.parametrize("start", [STARTING, "import bertaccum; bertaccum.train"])
+@pytest.mark.parametrize("given", [{}, {"TF_ENABLE_ONEDNN_OPTS": "0"}])
+def test_onednn_is_used_on_every_processor(start: str, given: dict[str, str]) -> None:
+    code = start + '\nimport os; print(os.environ["TF_ENABLE_ONEDNN_OPTS"])'
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.stdout.split()[-1:] == [given.get("TF_ENABLE_ONEDNN_OPTS", "1").encode()]
