@@ -88,6 +88,20 @@ def own_config(model: Any) -> dict[str, Any]:
     return config
 
 
+def fits_state(optimizer: Any, own: Sequence[Any], saved: Sequence[Any]) -> bool:
+    """Return whether `saved` are values of the variables `own`; warn if they are another state."""
+    # If a model was saved before its first step, its file contains no variables.
+    if not saved or [tuple(v.shape) for v in saved] == [tuple(v.shape) for v in own]:
+        return True
+    warnings.warn(
+        f"the state of optimizer {optimizer.name!r} is not loaded, because the file contains"
+        f" {counted(len(saved), 'variable')} of another optimizer or of other"
+        f" `accumulation_steps`, and this one has {len(own)}",
+        stacklevel=3,
+    )
+    return False
+
+
 class EpochEnd:
     """The methods of a callback that ends the partial window of each epoch, before validation."""
 

@@ -6,7 +6,6 @@ The optimizers of tf-models-official (AdamWeightDecay, LAMB, LARS) are legacy op
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation import contract, loss_scaling, serialization
 from bertaccum.accumulation.checks import check_hooks
-from bertaccum.system.phrases import counted
 
 
 def delegated(owner: str, name: str) -> property:
@@ -108,17 +106,9 @@ class DelegatingOptimizer(contract.Delegation, tf_keras.optimizers.Optimizer):
         """Load what `save_own_variables` saved; warn if it is the state of another optimizer."""
         own = self._own_variables()
         saved = [store[str(number)][()] for number in range(len(store.keys()))]
-        # If a model was saved before its first step, its file contains no variables.
-        if saved and [v.shape for v in saved] != [tuple(v.shape) for v in own]:
-            warnings.warn(
-                f"the state of optimizer {self.name!r} is not loaded, because the file contains"
-                f" {counted(len(saved), 'variable')} of another optimizer or of other"
-                f" `accumulation_steps`, and this one has {len(own)}",
-                stacklevel=2,
-            )
-            return
-        for variable, value in zip(own, saved, strict=False):
-            variable.assign(value)
+        if contract.fits_state(self, own, saved):
+            for variable, value in zip(own, saved, strict=False):
+                variable.assign(value)
 
     def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> Any:
         return _tf_compat.trackable_children(self, self.inner, save_type, **kwargs)

@@ -68,7 +68,7 @@ def accumulate_gradients(
         checks.warn_of_batch_normalization(model, warned_of)
     settings = contract.Settings(accumulation_steps, on_partial, loss_weight)
     names = {"_accumulation": settings, "_warned_of": warned_of}
-    bases = (AccumulatingModel, type(model))
+    bases = (AccumulatingModel, type(model), _Fit)
     model.__class__ = type(AccumulatingModel.__name__, bases, names)
     if getattr(model, "optimizer", None) is not None:
         model.optimizer = model._get_optimizer(model.optimizer)
@@ -126,25 +126,6 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             for loss in self._loss_divisores():
                 loss.end_window()
 
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
-        names = list(inspect.signature(super().fit).parameters)
-        position = names.index("callbacks") if "callbacks" in names else len(args)
-        if position < len(args):
-            mine = self._with_epoch_end(args[position])
-            args = (*args[:position], mine, *args[position + 1 :])
-        else:
-            kwargs["callbacks"] = self._with_epoch_end(kwargs.get("callbacks"))
-        return super().fit(*args, **kwargs)
-
-    def _with_epoch_end(self, callbacks: Any) -> Any:
-        listed = getattr(callbacks, "callbacks", None)
-        if listed is None:
-            return [_EpochEnd(self), *tf.nest.flatten(callbacks or [])]
-        if not any(isinstance(callback, _EpochEnd) for callback in listed):
-            listed.insert(0, _EpochEnd(self))
-        return callbacks
-
     def _end_window(self, apply: bool) -> None:
         with self.distribute_strategy.scope():
             for optimizer in self._accumulating_optimizers():
@@ -158,7 +139,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
         # An optimizer loaded with a partial window may not have been used yet.
-        for optimizer in tf.nest.flatten(self.optimizer):
+        for optimizer in (*tf.nest.flatten(self.optimizer), *vars(self).values()):
             if isinstance(optimizer, AccumulatingOptimizer):
                 used[id(optimizer)] = optimizer
         return list(used.values())
@@ -213,6 +194,25 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
 # The older file formats store only the name of the class that `accumulate_gradients` creates.
 tf_keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
+
+
+class _Fit(tf_keras.Model):
+    """The last base class before `Model`, so that a model's own `fit` calls the `fit` of this one.
+
+    The model's own method may have other arguments than `Model.fit`, such as no callbacks.
+    """
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
+        bound = inspect.signature(super().fit).bind_partial(*args, **kwargs)
+        given = bound.arguments.get("callbacks")
+        listed = getattr(given, "callbacks", None)
+        if listed is None:
+            # First, so that other callbacks see the weights after the last update.
+            bound.arguments["callbacks"] = [_EpochEnd(self), *tf.nest.flatten(given or [])]
+        elif not any(isinstance(callback, _EpochEnd) for callback in listed):
+            listed.insert(0, _EpochEnd(self))
+        return super().fit(*bound.args, **bound.kwargs)
 
 
 class _EpochEnd(contract.EpochEnd, tf_keras.callbacks.Callback):

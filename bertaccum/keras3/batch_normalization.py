@@ -154,3 +154,13 @@ class AccumBatchNormalization(keras.layers.BatchNormalization):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""
         return super().get_config() | {"accumulation_steps": self.accumulation_steps}
+
+    def load_own_variables(self, store: Any) -> None:
+        """Load the weights and the window; files of `BatchNormalization` have no window."""
+        own = self.variables[: -len(self._window)] if self.built else []
+        if len(store.keys()) != len(own):
+            super().load_own_variables(store)
+            return
+        for number, variable in enumerate(own):
+            variable.assign(store[str(number)])
+        self.drop_window()

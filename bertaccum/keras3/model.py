@@ -73,7 +73,8 @@ def accumulate_gradients(
         _warn_of_changing_state(model)
     settings = contract.Settings(steps, on_partial, loss_weight)
     names = {"__module__": __name__, "_accumulation": settings, "_warned_of": warned_of}
-    model.__class__ = type(AccumulatingModel.__name__, (AccumulatingModel, type(model)), names)
+    bases = (AccumulatingModel, type(model), _Fit)
+    model.__class__ = type(AccumulatingModel.__name__, bases, names)
     if getattr(model, "optimizer", None) is not None:
         model._accumulate()
         model.train_function = None  # A compiled step calls the train_step of the old class.
@@ -179,8 +180,9 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
         # An optimizer loaded with a partial window may not have been used yet.
-        if isinstance(self.optimizer, AccumulatingOptimizer):
-            used[id(self.optimizer)] = self.optimizer
+        for optimizer in vars(self).values():
+            if isinstance(optimizer, AccumulatingOptimizer):
+                used[id(optimizer)] = optimizer
         return list(used.values())
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -226,24 +228,6 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         *own, unit = trainable_variables
         loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
         return ops.cast(loss, unit.dtype) + unit * ops.cast(current.size, unit.dtype), aux
-
-    def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
-        signature = inspect.signature(super().fit)
-        bound = signature.bind_partial(*args, **kwargs)
-        named = bound.arguments
-        if "callbacks" not in signature.parameters:
-            # The model's own `fit` passes other arguments on as **kwargs.
-            rest = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-            named = named.setdefault(rest[0], {}) if rest else {}
-        given = named.get("callbacks")
-        if isinstance(given, keras.callbacks.CallbackList):
-            if not any(isinstance(callback, _EpochEnd) for callback in given.callbacks):
-                given.callbacks.insert(0, _EpochEnd(self))
-        else:
-            # First, so that other callbacks see the weights after the last update.
-            named["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
-        return super().fit(*bound.args, **bound.kwargs)
 
     def _end_window(self, apply: bool) -> None:
         for optimizer in self._accumulating_optimizers():
@@ -293,6 +277,24 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
 # Keras looks up the classes that `accumulate_gradients` creates by their name.
 keras.saving.get_custom_objects()[AccumulatingModel.__name__] = AccumulatingModel
+
+
+class _Fit(keras.Model):
+    """The last base class before `Model`, so that a model's own `fit` calls the `fit` of this one.
+
+    The model's own method may have other arguments than `Model.fit`, such as no callbacks.
+    """
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `Model.fit`, and treat partial windows as `on_partial` says."""
+        bound = inspect.signature(super().fit).bind_partial(*args, **kwargs)
+        given = bound.arguments.get("callbacks")
+        if not isinstance(given, keras.callbacks.CallbackList):
+            # First, so that other callbacks see the weights after the last update.
+            bound.arguments["callbacks"] = [_EpochEnd(self), *keras.tree.flatten(given or [])]
+        elif not any(isinstance(callback, _EpochEnd) for callback in given.callbacks):
+            given.callbacks.insert(0, _EpochEnd(self))
+        return super().fit(*bound.args, **bound.kwargs)
 
 
 class _EpochEnd(contract.EpochEnd, keras.callbacks.Callback):

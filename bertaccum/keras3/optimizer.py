@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from bertaccum.accumulation import contract
 from bertaccum.accumulation.contract import applied_twice, skipped_hook, two_gradients, whole_steps
 from bertaccum.keras3 import _keras_compat, micro_batch, replicas
 from bertaccum.keras3.delegation import DelegatingOptimizer
@@ -331,11 +332,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def load_own_variables(self, store: Any) -> None:
         """Load what `save_own_variables` saved; warn if it is the state of another optimizer."""
         own = _keras_compat.own_variables(self)
-        if len(store.keys()) != len(own):
-            super().load_own_variables(store)
-            return
-        for number, variable in enumerate(own):
-            variable.assign(store[str(number)])
+        saved = [store[str(number)] for number in range(len(store.keys()))]
+        if contract.fits_state(self, own, saved):
+            for variable, value in zip(own, saved, strict=False):
+                variable.assign(value)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as serializable values."""

@@ -534,6 +534,17 @@ def test_custom_fit_and_positional_callbacks_accumulate(own: bool) -> None:
     assert int(model.optimizer.iterations.numpy()) == 1
 
 
+def test_own_fit_without_callbacks_applies_partial_windows() -> None:
+    class Own(tf_keras.Sequential):
+        def fit(self, x: Any, y: Any, epochs: int) -> Any:
+            return super().fit(x, y, batch_size=14, epochs=epochs, verbose=0)
+
+    model = accumulate_gradients(Own([layers.Dense(1)]), 3)
+    model.compile("adam", "mse")
+    model.fit(*one_output(rows(np.random.default_rng(0))), 2)
+    assert int(model.optimizer.iterations.numpy()) == 2
+
+
 def test_callback_list_gets_the_epoch_end_callback_only_once() -> None:
     model = accumulate_gradients(sequential(), 3)
     model.compile("adam", "mse")
@@ -542,6 +553,15 @@ def test_callback_list_gets_the_epoch_end_callback_only_once() -> None:
         model.fit(batches([14, 14], one_output), verbose=0, callbacks=callbacks)
     assert int(model.optimizer.iterations.numpy()) == 2
     assert len(callbacks.callbacks) == 2
+
+
+def test_window_of_an_optimizer_that_is_an_attribute_is_dropped() -> None:
+    model = accumulate_gradients(tf_keras.Sequential([layers.Dense(1)]), 3)
+    model.build((None, 2))
+    model.second = AccumulatingOptimizer(tf_keras.optimizers.SGD(), 3)
+    model.second.accumulate([(tf.ones_like(v), v) for v in model.variables])
+    model.begin_window()
+    assert not model.second.pending
 
 
 def test_custom_step_can_unpack_its_own_data() -> None:

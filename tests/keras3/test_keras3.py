@@ -232,6 +232,50 @@ def test_partial_windows() -> None:
     assert_same(drop, fitted(dense_model(), first, "sgd", 0, 32, epochs=2))
 
 
+def test_batch_normalization_loads_the_weights_of_its_keras_class(tmp_path: Path) -> None:
+    class Own(keras.Model):
+        """A model whose files name the layer by its attribute, and not by its class."""
+
+        def __init__(self, layer: keras.layers.Layer) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def call(self, inputs: Any) -> Any:
+            return self.layer(inputs, training=True)
+
+    def new(layer: keras.layers.Layer) -> keras.Model:
+        model = Own(layer)
+        model(np.random.default_rng(0).normal(size=(8, 4)).astype("float32"))
+        return model
+
+    plain, model = new(keras.layers.BatchNormalization()), new(AccumBatchNormalization(4))
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    model.load_weights(tmp_path / "plain.weights.h5")
+    weights = [keras.ops.convert_to_numpy(v) for v in model.layer.variables]
+    for mine, its in zip(weights, plain.get_weights(), strict=False):
+        np.testing.assert_array_equal(mine, its)
+    assert [np.abs(w).max() for w in weights[4:]] == [0] * 4
+
+
+def test_own_fit_without_callbacks_applies_partial_windows() -> None:
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def fit(self, x: Any, y: Any, epochs: int) -> Any:
+            return super().fit(x, y, batch_size=8, epochs=epochs, verbose=0)
+
+    model = accumulate_gradients(Own(), 3)
+    model.compile("sgd", LOSS)
+    model.fit(*dense_data(16), 2)
+    assert int(model.optimizer.iterations) == 2
+    assert not model.optimizer.pending
+
+
 @pytest.mark.parametrize(("on_partial", "masked"), [("apply", True), ("drop", False)])
 def test_batch_normalization_pools_its_statistics(on_partial: str, masked: bool) -> None:
     """The layer comes first, so that the inputs are those of the large batch."""

@@ -224,10 +224,32 @@ def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
     whole.train_on_batch(x, y)
     assert_same(model, whole)
     whole.save_weights(tmp_path / "plain.weights.h5")
-    with pytest.warns(UserWarning, match="Skipping variable loading"):
+    with pytest.warns(UserWarning, match="is not loaded"):
         other.load_weights(tmp_path / "plain.weights.h5")
     for mine, theirs in zip(other.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_state_for_other_weights_is_not_loaded(tmp_path: Path) -> None:
+    def new(frozen: int) -> keras.Model:
+        model = accumulate_gradients(dense_model(), 4)
+        model.layers[frozen].trainable = False
+        model.compile("sgd", LOSS)
+        model.train_on_batch(*dense_data(8))
+        return model
+
+    first, second = (i for i, layer in enumerate(dense_model().layers) if layer.weights)
+    new(first).save_weights(tmp_path / "model.weights.h5")
+    with pytest.warns(UserWarning, match="is not loaded"):
+        new(second).load_weights(tmp_path / "model.weights.h5")
+
+
+def test_window_of_an_optimizer_that_is_an_attribute_is_dropped() -> None:
+    model = accumulate_gradients(dense_model(), 4)
+    model.second = AccumulatingOptimizer("sgd", 4)
+    model.second.apply([keras.ops.ones_like(v) for v in model.weights], model.weights)
+    model.begin_window()
+    assert not model.second.pending
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="PyTorch has neither kind of checkpoint")
