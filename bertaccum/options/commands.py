@@ -294,6 +294,15 @@ class StepConfig(Options):
     )
 
     @property
+    def saving(self) -> tuple[str, str]:
+        """`recompute` and `offload`; auto means none if the planner does not choose the size."""
+        chosen = AUTO if self.micro_batch == AUTO else "none"
+        recompute, offload = (
+            chosen if value == AUTO else value for value in (self.recompute, self.offload)
+        )
+        return recompute, offload
+
+    @property
     def tags_words(self) -> bool:
         """Whether the model gives each word a tag."""
         return self.task == TOKEN_CLASSIFICATION

@@ -86,7 +86,7 @@ def measure_plan(request: PlanRequest, progress: Progress) -> PlanResult:
 
 def _offloads(request: PlanRequest) -> list[str]:
     """Return what may be offloaded, the fastest first, without what cannot fit."""
-    allowed = request.config.offload
+    _, allowed = request.config.saving
     if allowed != AUTO:
         return [allowed]
     in_files = request.config.offload_folder is not None
@@ -174,7 +174,8 @@ def _search_space(request: PlanRequest, built: dict[str, Any], offloads: list[st
     sizes = even_micro_batches(config.target_batch)
     if config.micro_batch != AUTO:
         sizes = [int(config.micro_batch)]
-    kinds = ["none", "layer"] if config.recompute == AUTO else [config.recompute]
+    recompute, _ = config.saving
+    kinds = ["none", "layer"] if recompute == AUTO else [recompute]
     return SearchSpace(
         target_batch=config.target_batch,
         sizes=sizes,

@@ -52,10 +52,9 @@ def find_plan(
         shared = dataclasses.replace(config, **own)
         request = PlanRequest(shared, inputs, devices=local_replicas, shared=True)
     if isinstance(config.micro_batch, int):
-        asked = config.recompute, config.offload
-        saving = Saving(*("none" if value == AUTO else value for value in asked))
-        target, size = config.target_batch, config.micro_batch
-        return request, PlanResult(make_plan(target, size, saving, config.cut, replicas))
+        saving, cut = Saving(*config.saving), config.cut
+        plan = make_plan(config.target_batch, config.micro_batch, saving, cut, replicas)
+        return request, PlanResult(plan)
     planned = find_fastest_plan(request, progress)
     planned.require_plan()
     return request, planned.of_whole_window(config.target_batch, replicas)

@@ -41,6 +41,7 @@ from bertaccum.system.progress import silent
 from bertaccum.tasks.head import output_tokens
 from bertaccum.tasks.labels import Labels
 from bertaccum.training import step_measurement
+from bertaccum.training.agreed_plan import find_plan
 from data_prep.tables.corpus import Corpus
 
 MIB = 2**20
@@ -157,6 +158,20 @@ def test_error_if_nothing_fits_proposes_changes(make: Callable[..., Any]) -> Non
     assert "use `model` bert-mini" in message
     # Recomputation was measured for the advice, although the options do not allow it.
     assert set(written["example_bytes"]) == {"none", "layer"}
+
+
+def test_auto_saves_no_memory_if_the_size_is_set_as_in_a_run(make: Callable[..., Any]) -> None:
+    """720 MiB are too little for eight examples whose activations are all stored."""
+    report, written = make(memory_limit="720MiB", micro_batch=8)
+    (row,) = written["candidates"]
+    assert report.plan is None and (row["recompute"], row["offload"]) == ("none", "none")
+    inputs = RunInputs(
+        ModelSource("bert-small", EncoderConfig(), None, None), Labels.numbered(2), [], [], []
+    )
+    _, planned = find_plan(TrainConfig(micro_batch=8), inputs, 1, 1, silent)
+    assert planned.require_plan().saving == Saving(row["recompute"], row["offload"])
+    report, _ = make(memory_limit="720MiB", micro_batch=8, recompute="layer")
+    assert report.plan.saving == Saving("layer", "none")
 
 
 @pytest.mark.parametrize("task", [None, *TASKS])
