@@ -94,8 +94,8 @@ class PretrainConfig(TrainConfig):
     )
     max_tokens: int | None = optimization_option(
         None,
-        "Maximum number of tokens to read, if that is less than `epochs`. The learning rate falls"
-        " to 0 at this end. [default: no limit]",
+        "Maximum number of tokens to read, rounded up to whole updates, if that is less than"
+        " `epochs`. The learning rate falls to 0 at this end. [default: no limit]",
         numbers=Numbers(1),
     )
     learning_rate: float | None = optimization_option(
