@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertaccum.bert.checkpoint_files import is_run, lasting_name, plain_path
+from bertaccum.bert.checkpoint_files import checkpoint_home, is_run, lasting_name, plain_path
 from bertaccum.bert.hub_checkpoint import pinned
 from bertaccum.bert.model_finder import find_dimensions, find_model
 from bertaccum.bert.model_source import ModelSource
@@ -48,6 +48,8 @@ from data_prep.tables.corpus import Corpus
 from data_prep.tables.spellings import class_finder, finite_number
 
 BALANCED = "balanced"
+# Options that name files whose contents, not paths, decide the updates.
+_FILES = ("init_checkpoint", "teacher", "unlabelled", "bert_config", "add_words")
 # A weighted loss and its gradients must be float32 numbers.
 _LARGEST_TOTAL = 1e30
 
@@ -292,13 +294,23 @@ def check_resumed(run: Path, options: dict[str, Any], progress: Progress) -> Run
     """
     if describes_workers(options.get("strategy", AUTO)):
         return None
-    new = {name: options[name] for name in ("data", "text", "vocab", "track") if name in options}
-    config = dataclasses.replace(config_to_resume(run, options), **new)
+    began = config_to_resume(run, options)
+    names = {"data", "text", "vocab", "track"} | gone_files(began)
+    new = {name: options[name] for name in names & options.keys()}
+    config = dataclasses.replace(began, **new)
     try:
         return run_inputs(config, progress, partial(tell, progress), recorded_logits(run))
     except UnreachableError as error:
         remedy = "connect to it, or copy the folder HF_HOME from the machine where the run began"
         raise InputError(error.message, remedy, path=error.path) from None
+
+
+def gone_files(config: TrainConfig) -> set[str]:
+    """Return the options of a run that name files or folders that are no longer there."""
+    paths = {name: getattr(config, name, None) for name in _FILES}
+    # A run records absolute paths; names of models are not paths.
+    local = {name: path for name, path in paths.items() if path and Path(path).is_absolute()}
+    return {name for name, path in local.items() if not Path(checkpoint_home(path)).exists()}
 
 
 def check_plan(config: PlanConfig, progress: Progress) -> None:

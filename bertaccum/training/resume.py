@@ -32,6 +32,7 @@ from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import read_json, read_mapping
 from bertaccum.system.hub_names import model_named, parse_pinned
 from bertaccum.training.compilation import Compilation
+from bertaccum.training.inputs import gone_files
 from bertaccum.training.teacher import TEACHER
 from bertaccum.version import __version__
 from data_prep.tables.manifest import is_prepared
@@ -119,9 +120,12 @@ def check_same_options(run: Path, config: TrainConfig) -> None:
 
 
 def _fixed_options(began: TrainConfig) -> set[str]:
-    """Return the options that must keep their values while a run is resumed."""
+    """Return the options that must keep their values while a run is resumed.
+
+    If a file is gone, another path may name it: `check_inputs` compares the contents.
+    """
     fixed = {field.name for field in dataclasses.fields(began) if not field.metadata["free"]}
-    return fixed | deciding_options(began).keys()
+    return (fixed - gone_files(began)) | deciding_options(began).keys()
 
 
 def _changes(run: Path, began: TrainConfig, wanted: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def with_teacher(
     if recorded and Path(named).is_absolute() and not Path(named).exists():
         raise InputError(
             "this teacher is gone, and its logits are no longer in the cache",
-            "restore its folder, or start a new run with another `out`",
+            "set `teacher` to its new path, or start a new run with another `out`",
             path=named,
         )
     return dataclasses.replace(inputs, teacher=_teacher(config, named, inputs, progress))

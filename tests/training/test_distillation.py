@@ -371,12 +371,25 @@ def test_run_resumes_without_its_teacher_while_the_logits_are_in_the_cache(tmp_p
     run(options, tmp_path / "whole")
     stop_after(2, options, tmp_path / "run")
     stop_after(2, options, tmp_path / "other")
-    shutil.rmtree(options["teacher"])
+    moved = Path(options["teacher"]).rename(tmp_path / "moved")
     api.train(resume=tmp_path / "run")
     assert result(tmp_path / "run") == result(tmp_path / "whole")
     shutil.rmtree(tmp_path / "cache" / "teachers")
-    with pytest.raises(InputError, match=r"teacher: this teacher is gone, and its logits"):
+    with pytest.raises(InputError, match=r"teacher: this teacher is gone, and .*; set `teacher` t"):
         api.train(resume=tmp_path / "other")
+    api.train(resume=tmp_path / "other", teacher=moved)
+    assert result(tmp_path / "other") == result(tmp_path / "whole")
+
+
+def test_run_resumes_if_its_unlabeled_texts_have_moved(tmp_path: Path) -> None:
+    options = make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv"))
+    run(options, tmp_path / "whole")
+    stop_after(2, options, tmp_path / "run")
+    moved = (tmp_path / "more.csv").rename(tmp_path / "moved.csv")
+    with pytest.raises(InputError, match=r"more\.csv: .*choose another file with `unlabelled`"):
+        api.train(resume=tmp_path / "run")
+    api.train(resume=tmp_path / "run", unlabelled=moved)
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 
 def test_other_teacher_in_the_same_folder_is_an_error_if_the_logits_are_gone(

@@ -37,7 +37,7 @@ from bertaccum.errors import BertAccumError, ConfigError, InputError, RunError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.options.fields import save_interval
 from bertaccum.runs.folder import RunFolder
-from bertaccum.runs.record import whole_lines
+from bertaccum.runs.record import read_run_config, whole_lines
 from bertaccum.system import atomic
 from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
@@ -610,6 +610,24 @@ def test_resume_refuses_changes_that_affect_updates(
     with pytest.raises(InputError, match=r"run: vocabulary changed since this run began"):
         list(resume(run, {"data": str(data)}, silent))
     assert result(run) == before
+
+
+def test_run_resumes_if_the_checkpoint_it_began_with_has_moved(
+    finished: Path, killed: Path, config: Make, tmp_path: Path
+) -> None:
+    first = shutil.copytree(finished, tmp_path / "first")
+    began = config("run", init_checkpoint=str(first), bert_config=None, max_updates=1)
+    list(train(began, silent))
+    run, moved = Path(str(began.out)), tmp_path / "moved"
+    with pytest.raises(ConfigError, match="cannot change `init_checkpoint` to"):
+        api.train(resume=run, init_checkpoint=killed)
+    first.rename(moved)
+    with pytest.raises(InputError, match="first: there is no such file or folder; set `init_ch"):
+        api.train(resume=run)
+    with pytest.raises(InputError, match="pretrained weights changed since this run began"):
+        api.train(resume=run, init_checkpoint=killed)
+    assert api.train(resume=run, init_checkpoint=moved, max_updates=2).summary["updates"] == 2
+    assert read_run_config(run).init_checkpoint == str(moved)
 
 
 def test_workers_that_repeat_a_command_repeat_its_options(
