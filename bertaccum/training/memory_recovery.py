@@ -22,6 +22,7 @@ from bertaccum.planning.plan import BatchPlan, Saving
 from bertaccum.planning.planner import remember_out_of_memory
 from bertaccum.training.noise_scale import gradient_products
 from bertaccum.training.recipe import make_optimizer, offload
+from bertaccum.training.resume import deciding_options
 from bertaccum.training.setup import Setup
 
 
@@ -90,12 +91,14 @@ def _save_more(setup: Setup, optimizer: WindowOptimizer, plan: BatchPlan, update
     saving, topology = plan.saving.more(), setup.session.topology
     # The workers sum accumulators on the device and on the host in different ways.
     if saving is None or (offloads_sums(saving.offload) and topology.workers > 1):
+        fixed = "offload" in deciding_options(setup.config)
+        again = "start a new run with" if fixed else "run again with `resume` and"
         raise RunError(
             f"out of memory in update {update}, with one example at a time"
             f" (`recompute` {plan.recompute}, `offload` {plan.offload})",
             "lower `max_seq_length`, choose a smaller `model`, or raise `memory_limit`"
             if saving is None
-            else f"run again with `resume` and `offload` {saving.offload}",
+            else f"{again} `offload` {saving.offload}",
         )
     _check_host_memory(setup, saving.offload, plan.offload)
     set_recompute(setup.model.checkpoint_items["encoder"], saving.recompute == "layer")

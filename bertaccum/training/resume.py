@@ -31,6 +31,7 @@ from bertaccum.runs.record import (
 from bertaccum.system.atomic import complete_folder
 from bertaccum.system.files import read_json, read_mapping
 from bertaccum.system.hub_names import model_named, parse_pinned
+from bertaccum.system.phrases import counted
 from bertaccum.training.compilation import Compilation
 from bertaccum.training.inputs import gone_files
 from bertaccum.training.teacher import TEACHER
@@ -47,7 +48,7 @@ LONGER = ("max_updates", "patience")
 # These options decide when a run ends, and all workers must stop after the same update.
 _ENDING = (*LONGER, "max_nonfinite")
 # These options change the updates if dropout masks are seeded per micro-batch.
-_CUTTING = ("micro_batch", "cut", "strategy", "replicas")
+_CUTTING = ("micro_batch", "cut", "offload", "strategy", "replicas")
 
 
 def resolved_config(config: TrainConfig, model: str) -> TrainConfig:
@@ -96,6 +97,43 @@ def resumed_config(run: Path, asked: dict[str, Any]) -> TrainConfig:
         )
     free = {name: value for name, value in asked.items() if name not in fixed}
     return dataclasses.replace(began, **free, out=str(run))
+
+
+def changed_plan_options(folder: RunFolder, config: TrainConfig, replicas: int) -> list[str]:
+    """Return the options that give a resumed run another plan than before.
+
+    Args:
+      config: Options of the resumed run.
+      replicas: Number of devices on which it resumes, which depends on the machine.
+
+    Raises:
+      ConfigError: Dropout masks depend on the number of devices, which has changed.
+    """
+    with undamaged(folder.path):
+        devices = int(_read_inputs(folder, []).get("replicas", replicas))
+    if devices != replicas and "replicas" in deciding_options(config):
+        was, now = counted(devices, "device"), counted(replicas, "device")
+        raise ConfigError(
+            f"{folder.path} began on {was}, and its dropout masks would differ on {now}",
+            f"use {was}, or start a new run with another `out`",
+        )
+    before, after = (
+        {name: getattr(one, name) for name in ("micro_batch", "cut", "memory_limit")}
+        | dict(zip(("recompute", "offload"), one.saving, strict=True))
+        | {"replicas": number}
+        for one, number in ((read_run_config(folder.path), devices), (config, replicas))
+    )
+    return [name for name, value in after.items() if value != before[name]]
+
+
+def rounding_note(config: TrainConfig, changed: list[str]) -> str | None:
+    """Return a note if changed options of the plan round more coarsely than float32, else None."""
+    types = {config.precision.removeprefix("mixed_"), config.accumulator_dtype} - {"float32"}
+    rounded = [f"`{name}`" for name in changed if name != "memory_limit"]
+    if not types or not rounded:
+        return None
+    exact = "the updates match those of the unchanged run only to the precision of"
+    return f"with another {' and '.join(rounded)}, {exact} {' and '.join(sorted(types))}"
 
 
 def check_same_options(run: Path, config: TrainConfig) -> None:

@@ -31,6 +31,7 @@ from bertaccum.training.events import Event
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.loop import Run
 from bertaccum.training.resume import (
+    changed_plan_options,
     check_inputs,
     check_logs,
     check_same_options,
@@ -41,6 +42,7 @@ from bertaccum.training.resume import (
     recorded_compilation,
     resolved_config,
     resumed_config,
+    rounding_note,
 )
 from bertaccum.training.setup import Session, connect, set_up
 from bertaccum.training.teacher import recorded_logits
@@ -187,8 +189,12 @@ def _continue(
         if not states:
             check_start(folder)
         mark = read_mark(folder)
+        changed = changed_plan_options(folder, config, topology.replicas)
+        if note := rounding_note(config, changed):
+            tell(session.progress, note)
         return {
             "config": dataclasses.asdict(config),
+            "changed": changed,
             "mark": mark,
             "logits": recorded_logits(path),
             "cutting": recorded_compilation(folder, config).numbers(),
@@ -203,11 +209,12 @@ def _continue(
         if config.max_updates is not None and config.max_updates < position.update:
             what = f"`max_updates` {config.max_updates} is less than the {position.update} updates"
             raise ConfigError(f"{what} of the checkpoint", "choose a larger number")
-        plan = {key: saved[key] for key in checkpoints.CUT if key in saved and key not in asked}
+        free = asked.keys() - deciding_options(config).keys()
+        plan = {key: saved[key] for key in checkpoints.CUT if key in saved and key not in free}
         compilation = Compilation(config.compile == ON).with_numbers(begun["cutting"])
         # Keep the plan's values from when the run began, such as the reason for it, unless the
-        # user now sets another micro-batch size.
-        keep_plan = topology.chief and "micro_batch" not in asked
+        # user now changes the plan.
+        keep_plan = topology.chief and not begun["changed"]
         earlier = read_mapping(folder.plan) if keep_plan else None
         if inputs is None and begun["logits"]:
             inputs = run_inputs(config, session.progress, recorded=begun["logits"])
@@ -242,6 +249,7 @@ def _create_folder(run: Run, named: dict[str, Any]) -> None:
         "mark": run.position.run,
         "options": deciding_options(setup.config),
         "cutting": setup.compilation.numbers(),
+        "replicas": setup.session.topology.replicas,
         "rows": rows,
         "truncation": {
             name: dataclasses.asdict(store.truncation)

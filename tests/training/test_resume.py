@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from resuming import result
-from scripted import ChangedLogits, CountedPasses, ScriptedScores, under
+from scripted import ChangedLogits, CountedPasses, Failing, ScriptedScores, under
 from small import Notes, flip_a_bit, write_small_task
 from waiting import in_a_minute
 
@@ -48,7 +48,14 @@ from bertaccum.training import checkpoints, loop
 from bertaccum.training import train as starting
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
-from bertaccum.training.resume import check_logs, check_start, resolved_config, resumed_config
+from bertaccum.training.resume import (
+    changed_plan_options,
+    check_logs,
+    check_start,
+    resolved_config,
+    resumed_config,
+    rounding_note,
+)
 from bertaccum.training.train import resume, train
 from data_prep.tables.manifest import MANIFEST, TOOL
 
@@ -594,9 +601,10 @@ def test_resume_refuses_changes_that_affect_updates(
     RunFolder(Path(str(drawn.out))).create(drawn, {})
     with pytest.raises(
         ConfigError,
-        match=r"`micro_batch` to 2 \(was 3\), `cut` to cost \(was count\), `replicas` to 2",
+        match=r"`micro_batch` to 2 \(was 3\), `cut` to cost \(was count\), `offload` to all"
+        r" \(was auto\), `replicas` to 2",
     ):
-        asked = {"micro_batch": 2, "cut": "cost", "replicas": 2}
+        asked = {"micro_batch": 2, "cut": "cost", "offload": "all", "replicas": 2}
         list(resume(Path(str(drawn.out)), asked, silent))
     data = Path(drawn.data)
     for name, text in (("train.tsv", "1\tbad food\n"), ("dev.tsv", "0\tgood\n")):
@@ -610,6 +618,56 @@ def test_resume_refuses_changes_that_affect_updates(
     with pytest.raises(InputError, match=r"run: vocabulary changed since this run began"):
         list(resume(run, {"data": str(data)}, silent))
     assert result(run) == before
+
+
+def test_dropout_masks_of_micro_batches_need_as_many_devices(config: Make) -> None:
+    """Without options for devices, their number is that of the machine."""
+    began = config("run", dropout_stream="micro-batch")
+    folder = RunFolder(Path(str(began.out)))
+    folder.create(began, {"mark": "m", "replicas": 2})
+    with pytest.raises(ConfigError, match="began on 2 devices, and its dropout masks would differ"):
+        list(resume(folder.path, {}, silent))
+    other = dataclasses.replace(began, dropout_stream="example")
+    assert changed_plan_options(folder, other, 1) == ["replicas"]
+
+
+def test_micro_batch_with_its_own_dropout_masks_stays_as_memory_allowed(config: Make) -> None:
+    """The user repeats the option with which the run began, before it ran out of memory."""
+    began = config("run", dropout_stream="micro-batch", micro_batch=8, max_updates=2)
+    under(Failing({2}, training=True), train(began, silent))
+    *_, last = resume(Path(str(began.out)), {"micro_batch": 8}, silent)
+    assert last.summary["micro_batch"] == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [({"micro_batch": 3}, False), ({"offload": "all"}, True), ({"recompute": "layer"}, True)],
+)
+def test_plan_of_a_resumed_run_has_no_measurements_of_another_plan(
+    killed: Path, tmp_path: Path, asked: dict[str, Any], changed: bool
+) -> None:
+    run, notes = shutil.copytree(killed, tmp_path / "run"), Notes()
+    plan = json.loads((run / "plan.json").read_text()) | {"why": "fast", "memory_bytes": 1}
+    (run / "plan.json").write_text(json.dumps(plan))
+    events = resume(run, asked, notes)
+    started = next(events)
+    events.close()
+    now = json.loads((run / "plan.json").read_text())
+    assert isinstance(started, Started) and started.why == (None if changed else "fast")
+    assert now == plan if not changed else "memory_bytes" not in now
+    assert not any("precision" in line for line in notes.lines)  # Sums in float32 stay exact.
+
+
+def test_change_that_rounds_coarsely_is_noted(config: Make) -> None:
+    began = config("run", accumulator_dtype="bfloat16", max_updates=1)
+    list(train(began, silent))
+    folder, notes = RunFolder(Path(str(began.out))), Notes()
+    limited = dataclasses.replace(read_run_config(folder.path), memory_limit="4GiB")
+    assert changed_plan_options(folder, limited, 1) == ["memory_limit"]
+    assert rounding_note(limited, ["memory_limit"]) is None
+    list(resume(folder.path, {"max_updates": 2, "offload": "all"}, notes))
+    said = "with another `offload`, the updates match those of the unchanged run only to the"
+    assert f"{said} precision of bfloat16" in notes.lines
 
 
 def test_run_resumes_if_the_checkpoint_it_began_with_has_moved(
