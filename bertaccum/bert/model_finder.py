@@ -48,6 +48,12 @@ class _Checkpoint:
     name: str  # Its name, which may tell how texts were cleaned; see `read_tokenizer`.
     of_run: bool = False  # Whether it is the best checkpoint of a `bertaccum train` run.
     repository: Repository | None = None  # Its repository if it is on the Hugging Face Hub.
+    own_tokenizer: Path | None = None  # Folder of its tokenizer, if that is not `folder`.
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder of its tokenizer."""
+        return self.own_tokenizer or self.folder
 
 
 def find_model(config: StepConfig, progress: Progress) -> ModelSource:
@@ -67,7 +73,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
         checkpoint is not None
         and checkpoint.form.of_transformers
         # A file from elsewhere must have an entry for each embedding.
-        and vocabulary_path.parent.resolve() == checkpoint.folder.resolve()
+        and vocabulary_path.parent.resolve() == checkpoint.tokenizer.resolve()
     ):
         if encoder.vocab_size - len(vocabulary) > _USUAL_SPARE:
             sizes = f"{len(vocabulary):,} entries for {encoder.vocab_size:,} embeddings"
@@ -211,7 +217,11 @@ def _adapted(folder: Path, config: StepConfig, progress: Progress) -> _Checkpoin
         raise InputError(what, "set base_model_name_or_path to such a folder", path=folder)
     # The commit of the base model does not identify the adapter.
     form = adapter.merged_into(base.form)
-    return dataclasses.replace(base, form=form, name=folder.name, repository=None)
+    # The adapter may have been trained with other tokens than the base model.
+    has_vocabulary = any((folder / name).is_file() for name in (WORDS, *form.vocabularies))
+    own = folder if has_vocabulary else None
+    # The name stays that of the base model, which may tell how texts were cleaned.
+    return dataclasses.replace(base, form=form, repository=None, own_tokenizer=own)
 
 
 def _with_presets(config: StepConfig) -> StepConfig:
@@ -253,7 +263,7 @@ def _pretrained(source: ModelSource, checkpoint: _Checkpoint, config: StepConfig
         return dataclasses.replace(source, labels=read_mapping(checkpoint.folder / "labels.json"))
     pooler = form.pooler is None or form.has_pooler(form.tensors(path))
     head = form.head(checkpoint.folder) if config.keep_head else None
-    segments = not form.of_transformers or gives_segments(checkpoint.folder)
+    segments = not form.of_transformers or gives_segments(checkpoint.tokenizer)
     return dataclasses.replace(source, has_pooler=pooler, saw_segments=segments, head=head)
 
 
@@ -330,7 +340,7 @@ def _vocabulary_path(config: StepConfig, checkpoint: _Checkpoint | None) -> Path
     # Pretrained weights need the vocabulary that was used in pretraining, whose IDs select the
     # embeddings.
     if checkpoint is not None:
-        homes, others = [checkpoint.folder], checkpoint.form.vocabularies
+        homes, others = [checkpoint.tokenizer], checkpoint.form.vocabularies
     else:
         data = text_paths(config.data) if config.predicts_masked else [config.data]
         homes, others = [Path(path) for path in data], ()

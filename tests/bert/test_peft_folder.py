@@ -72,6 +72,7 @@ def make(work: Path, name: str, config: EncoderConfig) -> None:
         epochs=2,
         max_seq_length=12,
         learning_rate=3e-2,
+        lower_case=False,  # Unlike the base model.
     )
     for kind in ("adapter", "merged"):
         bertaccum.export(
@@ -108,8 +109,10 @@ def test_names_are_those_of_peft(work: Path, name: str) -> None:
 def test_adapter_is_read_back(work: Path, name: str) -> None:
     adapter = str(work / f"adapter_{name}")
     config = TrainConfig(init_checkpoint=adapter, keep_head=True, max_seq_length=12)
-    again = build_model(config, find_model(config, silent), 3, HeadMapping([0, 1, 2]))
-    expected = ours(FAMILIES[name], load_trained(work / f"run_{name}").model)
+    source, trained = find_model(config, silent), load_trained(work / f"run_{name}")
+    assert source.vocabulary == trained.files.vocabulary and not source.vocabulary.lower_case
+    again = build_model(config, source, 3, HeadMapping([0, 1, 2]))
+    expected = ours(FAMILIES[name], trained.model)
     np.testing.assert_allclose(ours(FAMILIES[name], again), expected, rtol=0, atol=1e-5)
     began = find(work / f"base_{name}", keep_head=True)
     assert began.weights_digest != find(work / f"adapter_{name}").weights_digest
@@ -124,6 +127,23 @@ def adapter(work: Path, tmp_path: Path) -> Path:
 def change_config(adapter: Path, **changes: Any) -> None:
     path = adapter / ADAPTER_CONFIG
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_tokenizer_of_the_adapter_is_read(work: Path, adapter: Path, tmp_path: Path) -> None:
+    """If it has none, the base model's is read, whose name may tell how texts were cleaned."""
+    base = shutil.copytree(work / "base_bert", tmp_path / "base-cased")
+    (base / "tokenizer_config.json").unlink()
+    change_config(adapter, base_model_name_or_path=str(base))
+    settings = {"do_lower_case": True, "model_input_names": ["input_ids"]}
+    (adapter / "tokenizer_config.json").write_text(json.dumps(settings))
+    (adapter / "vocab.txt").write_text("\n".join(["[unused0]", *WORDS[:-2]]) + "\n")
+    found = find(adapter)
+    assert found.vocabulary.lower_case and not found.saw_segments
+    assert found.vocabulary.entries[0] == "[unused0]" and len(found.vocabulary) == len(WORDS)
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        (adapter / name).unlink()
+    assert find(adapter).vocabulary == find(base).vocabulary
+    assert not find(base).vocabulary.lower_case
 
 
 def change_weights(adapter: Path, **changes: np.ndarray) -> None:
