@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bertaccum.bert.encoder_config import ID_BITS
 from bertaccum.bert.model_source import CheckpointFormat, LazyTensor, ModelSource
+from bertaccum.bert.pretrained_weights import OUTPUT_MATRICES, WORD_EMBEDDINGS
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import TextCleaning, Tokenizer
 from bertaccum.bert.vocabulary import LONGEST_ENTRY_BYTES, Vocabulary, is_too_long
@@ -23,8 +24,9 @@ from bertaccum.system.files import read_text
 
 # Any length will do, because pieces are not truncated.
 _LENGTH = 8
-# The weights with a row for each entry: the word embeddings and, in pretraining, the output bias.
-_OF_ENTRIES = ("word_embeddings/embeddings", "cls/predictions/output_bias/bias")
+# The weights with a row for each entry: the word embeddings and, in pretraining, the output matrix
+# and bias.
+_OF_ENTRIES = (WORD_EMBEDDINGS, *OUTPUT_MATRICES, "cls/predictions/output_bias/bias")
 
 
 def read_words(path: Path, vocabulary: Vocabulary) -> list[str]:
@@ -122,6 +124,8 @@ def pieces_of(vocabulary: Vocabulary, words: list[str]) -> list[tuple[int, ...]]
 
 
 def _cleaned(lines: list[str], vocabulary: Vocabulary) -> list[list[str]]:
-    """Return the words of each line."""
-    cleaned = TextCleaning(vocabulary)(tf.constant(lines)).numpy().tolist()
-    return [text.decode().split() for text in cleaned]
+    """Return the words of each line, with added entries as they are in the vocabulary."""
+    clean = TextCleaning(vocabulary)
+    entries = {stand_in: entry for entry, stand_in in clean.stand_ins.items()}
+    texts = clean(tf.constant(lines)).numpy().tolist()
+    return [[entries.get(word, word) for word in text.decode().split()] for text in texts]

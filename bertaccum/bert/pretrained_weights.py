@@ -21,6 +21,10 @@ from bertaccum.bert.tensor_files import safetensors
 from bertaccum.errors import InputError, reason
 from bertaccum.system.phrases import listed
 
+WORD_EMBEDDINGS = "word_embeddings/embeddings"
+# The output matrix of a head for masked tokens, which some checkpoints repeat. The relatives of
+# BERT have no part `decoder` in the name.
+OUTPUT_MATRICES = ("cls/predictions/decoder/kernel", "cls/predictions/kernel")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Maximum number of mismatched weights that an error message names.
 _NAMED = 5
@@ -58,11 +62,13 @@ def _check_tied(
     tensors: Mapping[str, LazyTensor], form: CheckpointFormat, checkpoint: Path
 ) -> None:
     """Raise InputError if a head for masked tokens has an output matrix of its own."""
-    words = form.tensor_key("word_embeddings/embeddings")
-    # The relatives of BERT have no part `decoder` in the name.
-    for name in ("cls/predictions/decoder/kernel", "cls/predictions/kernel"):
-        key = form.tensor_key(name)
-        if key in tensors and not np.array_equal(tensors[key].read(), tensors[words].read()):
+    words = form.tensor_key(WORD_EMBEDDINGS)
+    for key in map(form.tensor_key, OUTPUT_MATRICES):
+        if key not in tensors:
+            continue
+        both = tensors[key], tensors[words]
+        same_shape = both[0].shape == both[1].shape
+        if not same_shape or not np.array_equal(*(tensor.read() for tensor in both)):
             what = f"its output matrix {key} differs from the word embeddings {words}"
             raise InputError(what, "use a model in which both are the same", path=checkpoint)
 

@@ -58,8 +58,9 @@ class TextCleaning:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary, added = vocabulary, vocabulary.added
         longest_first = sorted(added, key=len, reverse=True)
+        # The character that replaces each added entry.
         # [UNK] must stay in the vocabulary; a character that is in none becomes [UNK] as well.
-        self._stand_ins = {
+        self.stand_ins = {
             entry: chr(number) for number, entry in zip(_STAND_INS, longest_first, strict=False)
         }
         self._as_written = [entry for entry in longest_first if not added[entry]]
@@ -73,7 +74,7 @@ class TextCleaning:
     @property
     def entries(self) -> list[str]:
         """The vocabulary's entries, with the characters that replace added ones."""
-        stand_ins = self._stand_ins | {"[UNK]": "[UNK]"}
+        stand_ins = self.stand_ins | {"[UNK]": "[UNK]"}
         return [stand_ins.get(entry, entry) for entry in self._vocabulary.entries]
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
@@ -123,7 +124,7 @@ class TextCleaning:
             pattern = "|".join(re.escape(text) for text in some)
             texts = tf.strings.regex_replace(texts, f"({pattern})", rf"{_START}\1{_END}")
             for text in some:
-                stand_in = self._stand_ins[wanted[text]]
+                stand_in = self.stand_ins[wanted[text]]
                 found = re.escape(f"{_START}{text}{_END}")
                 texts = tf.strings.regex_replace(texts, found, f" {stand_in} ")
         return texts

@@ -76,6 +76,16 @@ def test_special_tokens_are_known_words(tmp_path: Path) -> None:
     assert with_words(VOCABULARY, words)[0].entries == [*ENTRIES, "ab"]
 
 
+@pytest.mark.parametrize("in_cleaned", [True, False])
+def test_added_entries_are_known_words(tmp_path: Path, in_cleaned: bool) -> None:
+    vocabulary = Vocabulary([*ENTRIES, "FooBar"], added={"FooBar": in_cleaned})
+    (tmp_path / "words.txt").write_text("foobar\nFooBar\nab\n")
+    words = read_words(tmp_path / "words.txt", vocabulary)
+    assert words == ["FooBar" if in_cleaned else "foobar", "FooBar", "ab"]
+    extended, _ = with_words(vocabulary, words)
+    assert tokens(extended, "FooBar ab") == ["FooBar", "ab"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -18,6 +18,7 @@ from small import scatter
 from test_huggingface_folder import NAMES, SMALL, WORDS, find, inputs, loaded, write
 
 import bertaccum
+from bertaccum.bert.added_words import add_words
 from bertaccum.bert.dropout import ExampleDropout
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.encoder_config import (
@@ -117,18 +118,21 @@ def test_written_weights_are_read_bit_for_bit(tmp_path: Path, name: str, task: s
         ("electra", "generator_lm_head.weight"),
     ],
 )
-def test_head_with_a_matrix_of_its_own_is_refused(tmp_path: Path, name: str, key: str) -> None:
+@pytest.mark.parametrize("added", [[], ["goodly", "badly"]])
+def test_head_with_a_matrix_of_its_own_is_refused(
+    tmp_path: Path, name: str, key: str, added: list[str]
+) -> None:
     config, folder = RELATIVES[name], tmp_path / "model"
     folder.mkdir()
-    model = model_of(config, MASKED_LM)
     write_description(folder, config, Tokenization(Vocabulary(WORDS), 12), NAMES, 0.1, MASKED_LM)
-    save_huggingface(model, folder, pooler=False)
+    save_huggingface(model_of(config, MASKED_LM), folder, pooler=False)
     tensors = load_file(folder / "model.safetensors")
     words = next(held for n, held in tensors.items() if n.endswith("word_embeddings.weight"))
     for matrix in (words, words + 1):
         save_file(tensors | {key: matrix}, folder / "model.safetensors")
-        source = find(folder)
+        source = add_words(find(folder), added)
         assert source.format is not None and source.checkpoint is not None
+        model = model_of(source.encoder, MASKED_LM)
         if matrix is words:
             assert load_masked_head(model.head.weights, source.format, source.checkpoint)
         else:
