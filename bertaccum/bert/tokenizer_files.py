@@ -31,6 +31,7 @@ _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (WORDS, TOKENIZER, SETTINGS, _ADDED, _MAP)
 # The parts of a tokenizer.json in which BERT's tokenizer differs from others.
 _PARTS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
+_CONTINUES = "##"  # What begins an entry that continues a word.
 # Classes of transformers with BERT's tokenizer, and those that a tokenizer.json describes, without
 # the settings in `tokenizer_config.json`.
 _CLASS = "BertTokenizer"
@@ -63,6 +64,8 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     tokenizer = read_optional(home / TOKENIZER)
     config = read_optional(home / _MAP) | read_optional(home / SETTINGS)
     entries = read_vocabulary(path)
+    if path.name == WORDS:
+        _check_same_entries(entries, tokenizer, path)
     rules = _part(tokenizer, "normalizer")
     settings = {} if _is_described(home, config, tokenizer) else config
     known = {setting: _setting(setting, settings, rules, home) for setting in _KEYS}
@@ -85,6 +88,25 @@ def read_tokenizer(path: Path, name: str = "", as_transformers: bool = False) ->
     vocabulary = with_added_tokens(vocabulary, added, split is True, home)
     _check_lengths(vocabulary, path)
     return vocabulary
+
+
+def _check_same_entries(entries: list[str], tokenizer: dict[str, Any], path: Path) -> None:
+    """Raise InputError if the tokenizer.json beside a vocab.txt has other entries.
+
+    Either file may have more rows, and tools differ in whether they keep spaces at the end of one.
+    """
+    words = _part(_part(tokenizer, "model"), "vocab")
+    others = {number: word for word, number in words.items() if type(number) is int}
+    for number, entry in enumerate(entries):
+        other = others.get(number, entry)
+        if other.rstrip() != entry.rstrip():
+            raise InputError(
+                f"has the entry {entry!r}, but {other!r} has its ID in {TOKENIZER} beside it",
+                f"delete the file that is out of date, or set `vocab` to {TOKENIZER}, which"
+                " transformers reads",
+                path=path,
+                row=number + 1,
+            )
 
 
 def _check_lengths(vocabulary: Vocabulary, path: Path) -> None:
@@ -134,6 +156,10 @@ def _is_described(home: Path, config: dict[str, Any], tokenizer: dict[str, Any])
         if missing or (found not in (None, kind) and not replaced):
             what = f"has no {part}" if missing else f"has the {part} {found}"
             raise InputError(f"{what}, expected {kind}", hint, path=home / TOKENIZER)
+    prefix = _part(tokenizer, "model").get("continuing_subword_prefix", _CONTINUES)
+    if prefix != _CONTINUES:
+        what = f"its continuing_subword_prefix is {prefix!r}, expected {_CONTINUES!r}"
+        raise InputError(what, hint, path=home / TOKENIZER)
     return described
 
 

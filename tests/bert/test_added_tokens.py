@@ -131,6 +131,11 @@ def test_sigma_at_the_end_of_a_word(tmp_path: Path) -> None:
         (None, {"tokenizer": {"pre_tokenizer": {"type": "Metaspace"}}}, "pre_tokenizer Metaspace"),
         (
             None,
+            {"tokenizer": {"model": {"continuing_subword_prefix": "@@"}}},
+            "tokenizer.json: its continuing_subword_prefix is '@@', expected '##'; use a model",
+        ),
+        (
+            None,
             {"tokenizer": {"model": {"max_input_chars_per_word": 0}}},
             "per_word is 0, expected",
         ),

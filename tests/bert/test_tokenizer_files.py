@@ -169,6 +169,28 @@ def test_tokenizer_json_that_is_not_of_bert_is_refused(
         read_tokenizer(path)
 
 
+def vocab_of(words: list[str]) -> dict[str, Any]:
+    """Return the parts of a tokenizer.json with these entries after the special tokens."""
+    entries = [*SPECIAL_TOKENS, *words]
+    return {"model": {"vocab": {entry: n for n, entry in enumerate(entries)}}}
+
+
+@pytest.mark.parametrize(
+    "words", [LOWER, [*LOWER, "more"], LOWER[:-1], [*LOWER[:-1], f"{LOWER[-1]}\u3000"], []]
+)
+def test_tokenizer_json_may_have_other_rows_at_the_end(tmp_path: Path, words: list[str]) -> None:
+    path = folder_of(tmp_path, LOWER, tokenizer=vocab_of(words))
+    assert read_tokenizer(path).entries == [*SPECIAL_TOKENS, *LOWER]
+
+
+def test_vocabularies_that_disagree_are_refused(tmp_path: Path) -> None:
+    words = ["other" if word == "word3" else word for word in LOWER]
+    path = folder_of(tmp_path, LOWER, tokenizer=vocab_of(words))
+    with pytest.raises(InputError, match=r"vocab.txt, row 9: has the entry 'word3', but 'other'"):
+        read_tokenizer(path)
+    assert read_tokenizer(tmp_path / "tokenizer.json").entries[8] == "other"
+
+
 def test_entry_that_is_too_long_is_refused(tmp_path: Path) -> None:
     word = "ж" * 129
     path = folder_of(tmp_path, ["a", f"##{word[1:]}", word])
