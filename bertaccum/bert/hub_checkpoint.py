@@ -38,14 +38,12 @@ class HubCheckpoint:
       repository: The repository with its commit.
       folder: The commit's folder in the cache. Other programs share it, so it may contain files
         that are not listed here.
-      config: Name of the configuration.
       tokenizer: Names of the tokenizer's files.
       weights: Names of the files with the weights.
     """
 
     repository: Repository
     folder: Path
-    config: str
     tokenizer: list[str]
     weights: list[str]
 
@@ -73,19 +71,17 @@ def pinned(named: str, progress: Progress) -> str:
 
 
 def fetch_checkpoint(
-    repository: Repository, progress: Progress, needs_vocabulary: bool
+    repository: Repository, progress: Progress, has_dimensions: bool, has_vocabulary: bool
 ) -> HubCheckpoint:
     """Return a checkpoint, downloading everything that training needs unless it is in the cache.
 
-    The weights are downloaded last, after everything that tells that they cannot be used.
+    The weights are downloaded last, after everything that tells that they cannot be used. For the
+    arguments, see `describe_checkpoint`.
 
     Raises:
       InputError: The repository has no BERT model that can be read, or cannot be reached.
     """
-    found = describe_checkpoint(repository, progress)
-    if needs_vocabulary and not found.has_vocabulary:
-        what, remedy = f"has no {WORDS} or {TOKENIZER}", "pass the model's vocabulary with `vocab`"
-        raise InputError(what, remedy, path=str(repository))
+    found = describe_checkpoint(repository, progress, has_dimensions, has_vocabulary)
     for name in (*found.tokenizer, *found.weights):
         hub.fetch(found.repository, name, progress)
     return found
@@ -104,8 +100,14 @@ def _resolved(repository: Repository, progress: Progress) -> Repository:
         raise InputError(error.message, remedy, path=error.path) from None
 
 
-def describe_checkpoint(repository: Repository, progress: Progress) -> HubCheckpoint:
+def describe_checkpoint(
+    repository: Repository, progress: Progress, has_dimensions: bool, has_vocabulary: bool
+) -> HubCheckpoint:
     """Return a checkpoint, of which only the configuration is downloaded.
+
+    Args:
+      has_dimensions: Whether options select the dimensions, which Google's weights then need not.
+      has_vocabulary: Whether options select the vocabulary.
 
     Raises:
       InputError: As for `fetch_checkpoint`.
@@ -114,17 +116,25 @@ def describe_checkpoint(repository: Repository, progress: Progress) -> HubCheckp
     folder = hub.snapshot(repository)
     names = _names(repository, folder, progress)
     weights = _weights(names, repository)
-    order = (CONFIG,) if weights[0] in WEIGHT_FILES else (DIMENSIONS, CONFIG)
-    config = next((name for name in order if name in names), None)
-    if config is None:
-        raise InputError(f"has no {order[0]}", "choose another model", path=str(repository))
-    path = hub.fetch(repository, config, progress)
-    try:
-        _READERS[config](path)
-    except InputError as error:
-        raise InputError(error.message, error.hint, path=f"{repository}/{config}") from None
+    of_google = weights[0] not in WEIGHT_FILES
+    config = DIMENSIONS if of_google else CONFIG
+    if config in names:
+        path = hub.fetch(repository, config, progress)
+        try:
+            _READERS[config](path)
+        except InputError as error:
+            raise InputError(error.message, error.hint, path=f"{repository}/{config}") from None
+    elif not of_google:
+        raise InputError(f"has no {config}", "choose another model", path=str(repository))
+    elif not has_dimensions:
+        remedy = "pass that of the pretrained model with `bert_config`"
+        raise InputError(f"has no {config}", remedy, path=str(repository))
     tokenizer = [name for name in TOKENIZER_FILES if name in names]
-    return HubCheckpoint(repository, folder, config, tokenizer, weights)
+    found = HubCheckpoint(repository, folder, tokenizer, weights)
+    if not (has_vocabulary or found.has_vocabulary):
+        what, remedy = f"has no {WORDS} or {TOKENIZER}", "pass the model's vocabulary with `vocab`"
+        raise InputError(what, remedy, path=str(repository))
+    return found
 
 
 def _names(repository: Repository, folder: Path, progress: Progress) -> list[str]:

@@ -52,7 +52,10 @@ CONFIG = "config.json"
 
 
 def _is_in(model_type: str, folder: Path, prefix: str) -> bool:
-    """Return whether a folder has files of a family in Hugging Face's format, and no Google's."""
+    """Return whether a folder has files of a family in Hugging Face's format, and no Google's.
+
+    With the name of the weights as the prefix, Google's files do not matter.
+    """
     has_weights, path = any((folder / name).is_file() for name in WEIGHT_FILES), folder / CONFIG
     # A config.json alone does not tell the format, because it may be beside Google's files.
     others = [folder / f"{prefix}.index"] if has_weights else folder.glob("*.index")

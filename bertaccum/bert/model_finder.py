@@ -115,10 +115,10 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
     """
     config = _with_presets(config)
     named = config.init_checkpoint or config.model or DEFAULT_PRESET
-    if (repository := model_named(named)) is not None and config.bert_config is None:
-        found = describe_checkpoint(repository, progress)
+    if (repository := model_named(named)) is not None:
+        found = describe_checkpoint(repository, progress, *_selected(config))
         if not found.is_downloaded:
-            form = HUGGINGFACE if found.config == CONFIG else GOOGLE
+            form = GOOGLE if found.weights_file is None else HUGGINGFACE
             described = _Checkpoint(found.folder, "", form, named, repository=found.repository)
             encoder = _encoder(config, described)
             _check_length(config, encoder)
@@ -164,7 +164,7 @@ def _checkpoint(config: StepConfig, progress: Progress) -> _Checkpoint | None:
             PRESETS[named].archive,
         )
     if (repository := model_named(named)) is not None:
-        found = fetch_checkpoint(repository, progress, config.vocab is None)
+        found = fetch_checkpoint(repository, progress, *_selected(config))
         checkpoint = _in_folder(found.folder, found.weights_file, config)
         of_hub = found.repository
         return dataclasses.replace(checkpoint, name=of_hub.name, repository=of_hub)
@@ -274,6 +274,10 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoi
       named: Prefix of the checkpoint's files, or name of its weights in Hugging Face's format; None
         if only the folder is known.
     """
+    if named is None and (folder / CONFIG).is_file():
+        # As on the Hub, Google's weights count only if there are none in Hugging Face's format.
+        weights = checkpoint_files.WEIGHT_FILES
+        named = next((name for name in weights if (folder / name).is_file()), None)
     prefix = named or checkpoint_files.RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
     if (
@@ -293,8 +297,14 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoi
             " a checkpoint's files, such as FOLDER/model.ckpt-1000",
             path=folder,
         )
-    form.check(folder, prefix, config.bert_config is not None or config.model is not None)
+    has_dimensions, _ = _selected(config)
+    form.check(folder, prefix, has_dimensions)
     return _Checkpoint(folder, prefix, form, folder.name)
+
+
+def _selected(config: StepConfig) -> tuple[bool, bool]:
+    """Return whether options select the dimensions, and whether they select the vocabulary."""
+    return config.bert_config is not None or config.model is not None, config.vocab is not None
 
 
 def _encoder(config: StepConfig, checkpoint: _Checkpoint | None) -> EncoderConfig:

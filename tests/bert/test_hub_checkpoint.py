@@ -172,6 +172,26 @@ def test_shards_and_googles_files_are_downloaded(
     assert client.hub.fetched() == []
 
 
+@pytest.mark.parametrize("function", ["find_model", "find_dimensions"])
+def test_what_a_repository_lacks_is_told_before_a_download(
+    client: HubClient, find: Find, files: dict[str, bytes], function: str
+) -> None:
+    """Options may select it instead."""
+    wordless = {name: text for name, text in files.items() if name != "vocab.txt"}
+    client.hub.add("owner/wordless", wordless)
+    error = find("owner/wordless", function)["error"]
+    assert "owner/wordless: has no vocab.txt or tokenizer.json; pass the" in error
+    google = {f"bert_model.ckpt.{end}": end.encode() for end in ("index", "data-00000-of-00001")}
+    client.hub.add(NAME, google | {name: files[name] for name in ("config.json", "vocab.txt")})
+    error = find(function=function)["error"]
+    assert f"{NAME}: has no bert_config.json; pass that of the pretrained model with" in error
+    assert client.hub.fetched() == []
+    (client.folder / "dimensions.json").write_text(json.dumps(dataclasses.asdict(SMALL)))
+    assert find(function=function, options={"bert_config": "dimensions.json"})["layers"] == 1
+    fetched = {*google, "vocab.txt"} if function == "find_model" else set()
+    assert {*client.hub.fetched()} == fetched
+
+
 def test_interrupted_download_resumes(
     client: HubClient, find: Find, files: dict[str, bytes]
 ) -> None:

@@ -25,7 +25,8 @@ from torch_writer import write_torch
 
 from bertaccum.bert import pretrained_weights
 from bertaccum.bert.encoder import build_encoder
-from bertaccum.bert.encoder_config import EncoderConfig
+from bertaccum.bert.encoder_config import EncoderConfig, write_bert_config
+from bertaccum.bert.google_checkpoint import GOOGLE
 from bertaccum.bert.huggingface_folder import HUGGINGFACE, write_description
 from bertaccum.bert.model_finder import find_model
 from bertaccum.bert.model_source import LazyTensor, ModelSource
@@ -284,6 +285,24 @@ def test_vocabulary_is_read_from_tokenizer_json(folder: Path) -> None:
         path.write_text(json.dumps({"model": {"vocab": words}}))
         with pytest.raises(InputError, match=r"tokenizer.json: contains no WordPiece"):
             find(folder)
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_weights_of_google_in_the_same_folder(folder: Path, described: bool) -> None:
+    """As on the Hub, those in Hugging Face's format have priority."""
+    (folder / "bert_model.ckpt.index").touch()
+    if described:
+        write_bert_config(folder / "bert_config.json", SMALL)
+    for named in (folder, folder / "config.json", folder / "model.safetensors"):
+        assert find(named).checkpoint == folder / "model.safetensors"
+    alone = shutil.copytree(folder, folder.with_name("alone"))
+    (alone / "config.json").unlink()
+    for named in (folder / "bert_model.ckpt", alone):
+        if described:
+            assert find(named).format is GOOGLE
+        else:
+            with pytest.raises(InputError, match=r"has no bert_config.json; pass that of the"):
+                find(named)
 
 
 def test_vocabulary_may_have_fewer_entries_than_the_model_has_embeddings(folder: Path) -> None:

@@ -230,8 +230,7 @@ def test_base_without_an_owner_is_on_the_hub(
 
     def fetch(repository: Repository, *_: object) -> HubCheckpoint:
         asked.append(repository)
-        names = ["model.safetensors"]
-        return HubCheckpoint(repository, work / "base_bert", "config.json", [], names)
+        return HubCheckpoint(repository, work / "base_bert", [], ["model.safetensors"])
 
     monkeypatch.setattr(model_finder, "fetch_checkpoint", fetch)
     expected = tensors_of(adapter)
