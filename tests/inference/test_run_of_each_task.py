@@ -14,12 +14,15 @@ import numpy as np
 import numpy_bert
 import pytest
 import tensorflow as tf
-from runs_of_tasks import KINDS, OTHERS, TEXTS, Kind, Run, RunOf, loaded_once, values
+from runs_of_tasks import KINDS, OTHERS, TEXTS, VOCABULARY, Kind, Run, RunOf, loaded_once, values
 
 from bertaccum import api
+from bertaccum.bert.tokenization import Tokenization
 from bertaccum.errors import InputError
 from bertaccum.inference import predict
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from bertaccum.reporting.rendering import render
+from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Decoding
 
@@ -162,6 +165,30 @@ def test_card_of_a_google_folder_says_what_its_head_contains(run: Run, tmp_path:
         contained = "the mean and the standard deviation in `labels.json`"
     card = (tmp_path / "exported/README.md").read_text()
     assert f"Its weights already contain {contained}." in card
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction", "kept"),
+    [
+        ("adapter", 0.25, "the beginning and the end of texts that are too long (25% of the"),
+        ("adapter", 0.0, None),  # The tokenizer of transformers can cut the beginning.
+        ("huggingface", 0.25, "the beginning and the end of texts that are too long (25% of the"),
+        ("google", 0.0, "the end of texts that are too long. `run_classifier.py` keeps only"),
+        ("google", 1.0, None),
+    ],
+)
+def test_cards_for_other_programs_say_what_only_predict_does(
+    kind: str, fraction: float, kept: str | None
+) -> None:
+    several = KINDS["multi-label"]
+    card = render(
+        f"usage-{kind}.md.j2",
+        base={"base_model_name_or_path": "owner/name", "revision": None},
+        task=make_task(several.labels, several.decoding),
+        tokenization=Tokenization(VOCABULARY, 9, fraction),
+    )
+    assert "reaches its threshold: cold 0.2000, rude 0.5000, dear 0.8000." in card
+    assert "too long" not in card if kept is None else f"was trained with {kept}" in card
 
 
 @pytest.mark.slow
