@@ -194,6 +194,9 @@ def test_windows_read_all_words_and_all_pieces_can_be_trained(
     assert result.best.unread_words == 0
     [found] = bertaccum.predict(["the " * 6 + "in Oslo"], run=str(tmp_path / "run"))
     assert found.unread_words is None and len(found.tags or []) == 8
+    # The signature `tokens` would read only one window.
+    bertaccum.export(run=str(tmp_path / "run"), out=str(tmp_path / "model"))
+    assert [*tf.saved_model.load(str(tmp_path / "model")).signatures] == ["serving_default"]
 
 
 @pytest.mark.parametrize(

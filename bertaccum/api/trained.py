@@ -178,6 +178,7 @@ def export(
     config: ExportConfig | None = None,
     *,
     confirm: Callable[[str], bool] | None = None,
+    note: Note = ignore_note,
     **options: Any,
 ) -> ExportResult:
     """Export the best model of a run for other tools, as `bertaccum export` does.
@@ -186,6 +187,7 @@ def export(
       config: The options; `options` override it. If it is None, the defaults apply.
       confirm: With `push`, called with a question; the model is uploaded if it returns True. None
         to upload without asking.
+      note: Called with a sentence if the files name a folder of this machine.
       options: Fields of `ExportConfig`.
 
     Returns:
@@ -202,7 +204,7 @@ def export(
     check_export(config)
     from bertaccum.inference.export import export as run
 
-    return run(config, confirm)
+    return run(config, confirm, note)
 
 
 @takes(ServeConfig)

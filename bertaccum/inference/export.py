@@ -39,6 +39,7 @@ from bertaccum.runs.record import read_record
 from bertaccum.system.atomic import new_folder, write_text
 from bertaccum.system.files import json_text
 from bertaccum.system.hub_names import parse_pinned
+from bertaccum.system.progress import Note, ignore_note
 from bertaccum.tasks.adapter_files import AdapterFiles
 from bertaccum.tasks.forward import (
     deciding_passages,
@@ -60,13 +61,15 @@ _LIBRARIES = {
 }
 
 
-def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult:
+def export(
+    config: ExportConfig, confirm: Confirm | None = None, note: Note = ignore_note
+) -> ExportResult:
     """Export a run's best model, completely or not at all, and upload it if `push` is set.
 
     Args:
       confirm: Asks the user whether to upload; None to upload without asking.
     """
-    path, base = Path(config.folder), _base_of_adapter(config) if config.adapter else {}
+    path, base = Path(config.folder), _base_of_adapter(config, note) if config.adapter else {}
     trained = load_trained(Path(config.run), merged=not config.adapter)
     kind = "adapter" if config.adapter else config.format
     usage = render(
@@ -74,7 +77,6 @@ def export(config: ExportConfig, confirm: Confirm | None = None) -> ExportResult
         base=base,
         task=trained.task,
         tokenization=trained.tokenization,
-        options=trained.config,
         inputs=config.inputs,
     )
     card = model_card(read_record(Path(config.run)), _LIBRARIES[config.format], usage=usage)
@@ -108,11 +110,12 @@ def _huggingface(folder: Path, trained: TrainedModel, _: ExportConfig) -> Path:
     return folder
 
 
-def _base_of_adapter(config: ExportConfig) -> dict[str, str | None]:
+def _base_of_adapter(config: ExportConfig, note: Note) -> dict[str, str | None]:
     """Return how peft names the base model of a run with adapters.
 
     Raises:
-      ConfigError: The run has no adapters, or their base model is not one of transformers.
+      ConfigError: The run has no adapters, their base model is not one of transformers, or it is a
+        folder and `push` is set.
     """
     best = RunPaths(Path(config.run)).best_checkpoint()
     files = AdapterFiles.read(best)
@@ -127,6 +130,10 @@ def _base_of_adapter(config: ExportConfig) -> dict[str, str | None]:
         raise ConfigError(what, "omit `adapter` to export the whole model")
     if (repository := parse_pinned(named)) is not None:
         return {"base_model_name_or_path": repository.name, "revision": repository.commit}
+    if config.push is not None:
+        what = f"`push` cannot publish adapters of {named}, a folder that others do not have"
+        raise ConfigError(what, "omit `adapter` to upload the whole model")
+    note(f"adapter_config.json and README.md name the folder of the base model, {named}")
     return {"base_model_name_or_path": named, "revision": None}
 
 
@@ -168,7 +175,9 @@ def _savedmodel(folder: Path, trained: TrainedModel, config: ExportConfig) -> Pa
     """
     model = trained.model
     of_texts = _function_of_texts(trained) if config.inputs == TEXTS else None
-    of_tokens = None if reads_passages(model) else function_of_tokens(model, trained.task.serve)
+    # Passages are cut from texts.
+    one_passage = trained.tokenization.passages == 1
+    of_tokens = function_of_tokens(model, trained.task.serve) if one_passage else None
     # A program without the ops of tensorflow-text cannot load a graph that contains them, even if
     # it would call only the other signature.
     default = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -28,8 +29,9 @@ from bertaccum.bert.pretrained_weights import save_huggingface
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.vocabulary import Vocabulary
 from bertaccum.errors import ConfigError, InputError
+from bertaccum.inference.export import export
 from bertaccum.inference.trained_model import load_trained
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.commands import ExportConfig, TrainConfig
 from bertaccum.options.task_names import CLASSIFICATION
 from bertaccum.system.hub_names import Repository
 from bertaccum.system.progress import silent
@@ -262,6 +264,16 @@ def test_rank_stabilized_scale_is_read(work: Path, adapter: Path) -> None:
 def test_adapter_needs_the_format_of_transformers(work: Path, form: str) -> None:
     with pytest.raises(ConfigError, match="`adapter` needs `format` huggingface and a run with"):
         bertaccum.export(run=str(work / "run_bert"), format=form, adapter=True)
+
+
+def test_folder_of_the_base_model_is_noted_and_not_uploaded(work: Path, tmp_path: Path) -> None:
+    notes, base = list[str](), work / "base_bert"
+    config = ExportConfig(str(work / "run_bert"), "huggingface", str(tmp_path / "a"), adapter=True)
+    with pytest.raises(ConfigError, match=rf"`push` cannot publish adapters of {base}, a folder"):
+        export(dataclasses.replace(config, push="owner/name"))
+    assert not (tmp_path / "a").exists()
+    export(config, note=notes.append)
+    assert notes == [f"adapter_config.json and README.md name the folder of the base model, {base}"]
 
 
 IN_PEFT = """

@@ -139,7 +139,7 @@ def export(view: View, as_json: bool, yes: bool, **values: Any) -> None:
     with view:
         announce_run(view, values["run"])
         view.note("loading and tracing the model")
-        result = api.export(confirm=None if yes else confirm, **values)
+        result = api.export(confirm=None if yes else confirm, note=view.note, **values)
         if values["push"] and result.address is None:
             view.note("not uploaded; `hf upload` can upload the folder later")
 
