@@ -193,10 +193,13 @@ def write_evaluation(config: EvalConfig, result: EvalResult) -> None:
     mode = f"-{INT8}" if config.quantize == INT8 else ""
     mode += "-strict" if config.strict else ""
     folder = RunPaths(Path(config.run))
-    path, data = folder.path / f"eval-{name}{mode}.json", Path(result.data).resolve()
-    # Files in other folders, or of other formats, may have the same name.
-    known = (read_mapping(path) or {}).get("data", result.data)
-    if config.file and Path(str(known)).resolve() != data:
-        path = folder.path / f"eval-{name}-{json_digest(str(data))[:8]}{mode}.json"
-    write_text(path, json_text(result.record()))
+    path, record = folder.path / f"eval-{name}{mode}.json", result.record()
+    if config.file:
+        # A relative path names another file in another working folder.
+        record["data"] = data = str(Path(result.data).resolve())
+        # Files in other folders, or of other formats, may have the same name.
+        known = (read_mapping(path) or {}).get("data", data)
+        if str(Path(str(known)).resolve()) != data:
+            path = folder.path / f"eval-{name}-{json_digest(data)[:8]}{mode}.json"
+    write_text(path, json_text(record))
     write_card(folder.path)

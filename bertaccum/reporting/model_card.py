@@ -39,7 +39,7 @@ def model_card(record: Record, library: str = "tf-keras", usage: str | None = No
       usage: Markdown text on how to use the files; by default, on how to use the run folder.
     """
     with undamaged(record.paths.path):
-        series, evaluated = read_series(record), run_facts.evaluations_of_best(record)
+        series, evaluated = read_series(record), run_facts.evaluations(record)
         evaluations, warnings = _evaluations(evaluated)
         folder = f"runs/{record.name}"
         return render(

@@ -130,20 +130,11 @@ def _versions(record: Record) -> dict[str, str]:
 
 
 def evaluations(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones."""
-    results = {}
-    for path in sorted(record.paths.path.glob("eval-*.json")):
-        values = read_mapping(path) or {}
-        if isinstance(values.get("loss"), int | float) and isinstance(values.get("examples"), int):
-            results[path.stem.removeprefix("eval-")] = values
-    return results
+    """Return the results of `bertaccum eval`, keyed by split or file; skip damaged ones.
 
-
-def evaluations_of_best(record: Record) -> dict[str, dict[str, Any]]:
-    """Return the `evaluations` of the model that is the best one now, with its present decoding.
-
-    Others remain if `eval` ran before the training found a better model, or before `eval` fitted
-    or removed a temperature or thresholds.
+    They are those of the model that is the best one now, with its present decoding. Others remain
+    in the run folder if `eval` ran before the training found a better model, or before `eval`
+    fitted or removed a temperature or thresholds.
     """
     best = (record.best or {}).get("update")
     decoding = read_mapping(record.paths.best / "decoding.json") or {}
@@ -157,7 +148,15 @@ def evaluations_of_best(record: Record) -> dict[str, dict[str, Any]]:
             and (used is None or used == (thresholds or [0.5] * len(used)))
         )
 
-    return {name: values for name, values in evaluations(record).items() if is_current(values)}
+    results = {}
+    for path in sorted(record.paths.path.glob("eval-*.json")):
+        values = read_mapping(path) or {}
+        is_whole = isinstance(values.get("loss"), int | float) and isinstance(
+            values.get("examples"), int
+        )
+        if is_whole and is_current(values):
+            results[path.stem.removeprefix("eval-")] = values
+    return results
 
 
 def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:

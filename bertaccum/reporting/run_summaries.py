@@ -15,7 +15,7 @@ from bertaccum.options.metrics import METRICS
 from bertaccum.reporting import curves
 from bertaccum.reporting.batch_advice import noise_facts
 from bertaccum.reporting.curves import Series
-from bertaccum.reporting.run_facts import INPUTS, evaluations, evaluations_of_best, model_name
+from bertaccum.reporting.run_facts import INPUTS, evaluations, model_name
 from bertaccum.runs.record import Record, read_record, undamaged
 from bertaccum.system.atomic import write_bytes
 
@@ -67,10 +67,11 @@ def details(record: Record) -> dict[str, Any]:
       The keys of `outline`, and `plan` (how windows are split, and why), `training_loss` (the
       `mean` over the last `examples`, and the loss of the `last_update`), `last_update`,
       `noise_scale` (see `noise_facts`), `best` (the evaluation of the best checkpoint),
-      `evaluations` (on dev.tsv during training), `evaluated` (the results of `bertaccum eval`,
-      keyed by split or file), `out_of_memory` (the events), `summary` (None before the run has
-      finished), `peak_memory_bytes` (of all updates), `config` (the options that the user set) and
-      `resolved` (other options that differ from their defaults).
+      `evaluations` (on dev.tsv during training), `evaluated` (the results of `bertaccum eval` with
+      the best model as it is now, keyed by split or file), `out_of_memory` (the events),
+      `summary` (None before the run has finished), `peak_memory_bytes` (of all updates), `config`
+      (the options that the user set) and `resolved` (other options that differ from their
+      defaults).
     """
     names = ["micro_batch", "accumulation_steps", "replicas", "recompute", "offload", "cut", "why"]
     names += ["shapes", "real_share"]
@@ -154,7 +155,7 @@ def compare(config: CompareConfig, runs: Sequence[Path]) -> dict[str, Any]:
 def _models(name: str, record: Record) -> Iterator[dict[str, Any]]:
     """Yield the size, the latency and the score of each model of a run that was measured."""
     metric = record.best_by
-    for evaluation, values in evaluations_of_best(record).items():
+    for evaluation, values in evaluations(record).items():
         with undamaged(record.paths.path):
             if "milliseconds_per_text" in values and values.get(metric) is not None:
                 yield {

@@ -145,11 +145,16 @@ def test_files_with_the_same_name_have_evaluations_of_their_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evaluate, "write_card", lambda _: None)
     (tmp_path / "run").mkdir()
-    files = ["x.csv", "data/x.csv", "x.jsonl", "./x.csv", str(tmp_path / "data/x.csv")]
+    (tmp_path / "data").mkdir()
+    files = ["x.csv", "data/x.csv", "x.jsonl", "./x.csv", str(tmp_path / "data/x.csv"), "x.jsonl"]
     for number, file in enumerate(files):
+        if number == 5:  # The same relative path names another file in another folder.
+            monkeypatch.chdir(tmp_path / "data")
         result = EvalResult("run", number, file, "classification", {})
-        write_evaluation(EvalConfig(run="run", file=file), result)
+        write_evaluation(EvalConfig(run=str(tmp_path / "run"), file=file), result)
     saved = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("eval-file-x*.json")]
     found = {values["data"]: values["update"] for values in saved}
     # A repeated evaluation replaces the earlier one of the same file.
-    assert len(saved) == 3 and found == {files[2]: 2, files[3]: 3, files[4]: 4}
+    wanted = {"x.jsonl": 2, "x.csv": 3, "data/x.csv": 4, "data/x.jsonl": 5}
+    assert len(saved) == 4
+    assert found == {str(tmp_path / file): number for file, number in wanted.items()}
