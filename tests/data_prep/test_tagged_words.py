@@ -546,7 +546,8 @@ def test_unusable_tags_write_nothing(
     assert not (tmp_path / "data").exists()
 
 
-# The results of seqeval 1.2.2, with and without its strict mode.
+# The results of seqeval 1.2.2, with and without its strict mode. Without it, seqeval knows E and S
+# but not L and U, so those of BILOU are the results for the same tags of BIOES.
 SEQUENCES = [
     ("BIO", "B-X I-X O I-X B-Y", "X02 X34 Y45", "X02 Y45"),
     ("BIO", "B-X I-Y I-X", "X01 Y12 X23", "X01"),
@@ -556,6 +557,7 @@ SEQUENCES = [
     ("BIOES", "B-X I-X E-X S-Y O B-X", "X03 Y34 X56", "X03 Y34"),
     ("BIOES", "I-X E-X E-X S-X S-X", "X02 X23 X34 X45", "X34 X45"),
     ("BILOU", "B-X I-X L-X U-Y O B-X", "X03 Y34 X56", "X03 Y34"),
+    ("BILOU", "I-X L-X L-X U-X U-X", "X02 X23 X34 X45", "X34 X45"),
 ]
 
 
