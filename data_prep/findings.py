@@ -37,9 +37,8 @@ def rows_to_keep(
     """
     if drop_duplicates is False:
         return list(range(len(texts)))
-    column = pd.Series(texts, dtype=object)
-    # For a list, pandas would make an array in which each item is as wide as the longest.
-    dropped = column.isin(pd.Series(test_texts, dtype=object))
+    column = _column(texts)
+    dropped = column.isin(_column(test_texts))
     if drop_duplicates:
         dropped |= column.duplicated()
     return np.flatnonzero(~dropped).tolist()
@@ -55,7 +54,8 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
       - `conflicting`: the number of `texts` with more than one label, and `rows` for the first few
         of them: for each text, the number of one row per label.
       - `also_in_test`: the number of `texts` in both sets, and the number of training `rows` with
-        such a text; `also_in_dev` likewise, if the source has its own dev set.
+        such a text; `also_in_dev` likewise, if the source has its own dev set, and
+        `dev_also_in_test` with dev `rows`, if it also has its own test set.
       - `empty`: for each set, the number of `rows` with an empty or blank text, and the number of
         the `first_row` among them.
       - `estimated_tokens`: what `estimated_lengths` returned for the training set.
@@ -67,22 +67,28 @@ def findings(rows: Rows, given: Mapping[str, Rows], cells: Sequence[bytes]) -> d
     conflicting = labels.index[(labels > 1) & labels.index.map(lambda text: bool(text.strip()))]
     # For each text and label, only the first row.
     different = copies.drop_duplicates(["text", "label"]).set_index("text")["number"]
-    sets = {"training": rows} | dict(given)
+    sets, dev, test = {"training": rows} | dict(given), given.get("dev"), given.get("test")
     return {
         "repeated": {"texts": len(labels), "rows": len(copies)},
         "conflicting": {
             "texts": len(conflicting),
             "rows": [different.loc[[text]].tolist() for text in conflicting[:_LISTED]],
         },
-        "also_in_test": _shared(table["text"], given.get("test")),
-        **({"also_in_dev": _shared(table["text"], given["dev"])} if "dev" in given else {}),
+        "also_in_test": _shared(table["text"], test),
+        **({"also_in_dev": _shared(table["text"], dev)} if dev else {}),
+        **({"dev_also_in_test": _shared(_column(dev.texts), test)} if dev and test else {}),
         "empty": {name: _empty(part) for name, part in sets.items() if part.empty},
         "estimated_tokens": estimated_lengths(rows.texts),
     }
 
 
+def _column(texts: Sequence[bytes]) -> pd.Series:
+    # For a list, pandas would make an array in which each item is as wide as the longest.
+    return pd.Series(texts, dtype=object)
+
+
 def _shared(texts: pd.Series, other: Rows | None) -> dict[str, int]:
-    shared = texts[texts.isin(pd.Series(other.texts if other else [], dtype=object))]
+    shared = texts[texts.isin(_column(other.texts if other else []))]
     return {"texts": shared.nunique(), "rows": len(shared)}
 
 

@@ -75,6 +75,10 @@ def test_texts_shared_with_a_dev_set_of_the_source_are_counted() -> None:
         "(2 rows): all of these rows are in train.tsv; --drop-duplicates keeps only the first"
     )
     assert "left out of train.tsv; --no-drop-duplicates" in said(True, also_in_dev=shared)
+    assert said(dev_also_in_test=shared) == (
+        "note: 2 texts of the dev set are also in the test set (3 rows): kept in both, although"
+        " dev.tsv selects the checkpoint"
+    )
     few = {"train": counted(a=9, b=9), "dev": counted(a=2, b=0), "test": {"rows": 3}}
     nothing_shared = {"also_in_dev": {"texts": 0, "rows": 0}}
     assert notes(manifest(few, {"drop_duplicates": False}, **nothing_shared)) == []

@@ -468,6 +468,12 @@ def prepared(
 TRAIN = "".join(f"Ada{n}\tB-PER\nLee\tI-PER\nin\tO\nRome\tB-LOC\n\n" for n in range(9))
 
 
+def test_texts_that_dev_and_test_share_are_counted(tmp_path: Path) -> None:
+    both = {"dev": "x\tO\n\nx\tO\n\ny\tO\n", "test": "x\tO\n\nz\tO\n"}
+    findings = prepared(tmp_path, TRAIN, **both)["findings"]
+    assert findings["dev_also_in_test"] == {"texts": 1, "rows": 2}
+
+
 def test_a_folder_contains_the_splits(tmp_path: Path) -> None:
     manifest = prepared(tmp_path, TRAIN, valid="x\tB-PER\ny\tI-PER\n", testb="z\tO\n")
     assert manifest["labels"] == ["O", "B-LOC", "B-PER", "I-PER"]

@@ -61,6 +61,10 @@ def _duplicates(manifest: dict[str, Any]) -> Iterator[str]:
             set_name = f"of the {split} set"
             texts = counted(shared["texts"], f"text {set_name} is", f"texts {set_name} are")
             yield f"{texts} also in the training set ({counted(shared['rows'], 'row')}): {done}"
+    if (both := findings.get("dev_also_in_test", {"texts": 0}))["texts"]:
+        texts = counted(both["texts"], "text of the dev set is", "texts of the dev set are")
+        done = "kept in both, although dev.tsv selects the checkpoint"
+        yield f"{texts} also in the test set ({counted(both['rows'], 'row')}): {done}"
     if repeated["texts"]:
         together = "all rows with the same text are in one split"
         where = "all of these rows are in train.tsv" if "also_in_dev" in findings else together
