@@ -23,7 +23,7 @@ from bertaccum.system.cache import cache_folder, cached_folder, seal
 from bertaccum.system.files import check_digest, json_text, read_object, sha256
 from bertaccum.system.progress import Note, Progress
 from bertaccum.tasks.kinds import task_in
-from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
+from bertaccum.tasks.labels import Labels, label_column
 from bertaccum.tasks.task import Task
 from bertaccum.tasks.token_classification import TokenClassification
 from data_prep.tables.columns import PAIR, TEXT, WEIGHT, ReadOptions
@@ -133,7 +133,7 @@ def store_of_table(
     task: Task,
     tokenizer: Tokenizer,
     note: Note,
-    separator: str = SEPARATOR,
+    separator: str | None = None,
     original: Path | None = None,
     form: str | None = None,
 ) -> TokenStore:

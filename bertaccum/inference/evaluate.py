@@ -22,7 +22,7 @@ from bertaccum.inference.results import EvalResult
 from bertaccum.inference.tflite import Int8Predictor
 from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.options.commands import FITTED, HALF, INT8, EvalConfig
-from bertaccum.options.fields import LABEL_SEPARATOR, size_in_bytes
+from bertaccum.options.fields import size_in_bytes
 from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
@@ -70,8 +70,10 @@ def predictions(
         task = dataclasses.replace(task, strict=True)  # type: ignore[type-var]
     if config.label_form:
         check_options(task, ["label_form"])
-    if config.label_separator != LABEL_SEPARATOR and not config.label_columns:
+    if config.label_separator is not None and not config.label_columns:
         check_options(task, ["label_separator"])
+    if not config.file or is_prepared(tsv):
+        note_reading([tsv], note)
     if config.file:
         kind = task.labels.task
         several, words = kind == MULTI_LABEL, kind == TOKEN_CLASSIFICATION
@@ -82,7 +84,6 @@ def predictions(
         form = original, config.label_form
         store = store_of_table(table, tsv, task, tokenizer, note, config.label_separator, *form)
     else:
-        note_reading([tsv], note)
         store = open_store(tsv, task, trained.tokenization, progress)
     predictor = (Int8Predictor if config.quantize == INT8 else Predictor)(
         trained.model, config.batch

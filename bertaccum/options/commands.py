@@ -590,12 +590,6 @@ class ShowConfig(Options):
     run: str = setting("runs/latest", "Run folder written by `bertaccum train`.", path=True)
 
 
-def no_effect_on_stdin(name: str) -> ConfigError:
-    """Return the error about an option of tables that is given for standard input."""
-    what = f"`{name}` has no effect on stdin, of which each line is a text"
-    return ConfigError(what, f"write the table to a file, or omit `{name}`")
-
-
 @dataclass(frozen=True)
 class PredictConfig(ShowConfig):
     """Options of `bertaccum predict`: the run, the texts and the batch size."""
@@ -606,7 +600,9 @@ class PredictConfig(ShowConfig):
         " line; for token-classification, also a CoNLL file. Use - for stdin.",
         path=True,
     )
-    text_column: str = setting("text", "Name or 1-based number of the text column of `file`.")
+    text_column: str | None = setting(
+        None, "Name or 1-based number of the text column of `file`. [default: text]"
+    )
     text_pair_column: str | None = setting(
         None,
         "Name or 1-based number of the column of `file` with the second text of each pair."
@@ -627,7 +623,8 @@ class PredictConfig(ShowConfig):
             what = f"{', '.join(most)} and {last} apply only to `file`, which is not given"
             raise ConfigError(what, "add `file`, or omit these options")
         if self.file == "-" and (unused := named & {*self._of_file} - {"encoding"}):
-            raise no_effect_on_stdin(min(unused))
+            what = f"`{min(unused)}` has no effect on stdin, of which each line is a text"
+            raise ConfigError(what, f"write the table to a file, or omit `{min(unused)}`")
 
 
 @dataclass(frozen=True)
@@ -662,7 +659,7 @@ class EvalConfig(PredictConfig, _SplitConfig):
     )
     label_column: str = setting("label", "Name or 1-based number of the label column of `file`.")
     label_columns: str | None = fields.label_columns_setting(" of `file`")
-    label_separator: str = fields.label_separator_setting()
+    label_separator: str | None = fields.label_separator_setting()
     strict: bool = setting(
         False,
         "For token-classification, count only entities whose tags all follow the scheme, as"

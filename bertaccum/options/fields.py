@@ -19,7 +19,6 @@ ON, OFF = "on", "off"
 MAX_EPOCHS = 1_000_000
 TRACKERS = ("mlflow", "wandb")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-LABEL_SEPARATOR = "|"
 # Options of the columns of `test_file`; each replaces the option without `test_`.
 TEST_COLUMNS = ("test_text_column", "test_text_pair_column", "test_label_column")
 _LEAST_MEMORY_BYTES = 2**20
@@ -263,8 +262,11 @@ def refuse_single_label_column(config: Any, *names: str) -> None:
 
 def label_separator_setting(group: str | None = None) -> Any:
     """Return the dataclass field that defines the option `label_separator`."""
-    help = "Separator of the labels in the label column, for a multi-label task."
-    return setting(LABEL_SEPARATOR, help, group=group, check=check_label_separator)
+    help = (
+        "Separator of the labels in the label column, for a multi-label task. [default: | if it"
+        " occurs, else detected]"
+    )
+    return setting(None, help, group=group, check=check_label_separator)
 
 
 def column_names(value: str | None) -> tuple[str, ...]:

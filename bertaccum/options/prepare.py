@@ -9,7 +9,7 @@ from functools import partial
 from bertaccum.errors import ConfigError
 from bertaccum.options import fields
 from bertaccum.options.commands import MAX_SEED, SOURCE, SPLIT, TABLES, output_option
-from bertaccum.options.fields import LABEL_SEPARATOR, TEST_COLUMNS, Numbers, Options, setting
+from bertaccum.options.fields import TEST_COLUMNS, Numbers, Options, setting
 from bertaccum.options.task_names import MULTI_LABEL, TASKS, TOKEN_CLASSIFICATION
 
 # The smallest fraction of the training rows that is held out as dev.tsv by default.
@@ -102,7 +102,7 @@ class PrepareConfig(Options):
         "Name or 1-based number of the label column; for `source` tfds, the name of a feature.",
     )
     label_columns: str | None = fields.label_columns_setting(group=TABLES)
-    label_separator: str = fields.label_separator_setting(group=TABLES)
+    label_separator: str | None = fields.label_separator_setting(group=TABLES)
     labels_as_written: bool = table_option(
         False,
         "Use each label as written, even if labels differ only in case, in Unicode form, in"
@@ -213,7 +213,7 @@ class PrepareConfig(Options):
             what = "`task` token-classification cannot be used with `source` tfds"
             raise ConfigError(what, "set `source` to hub or csv, or choose another `task`")
         several = self.label_columns or self.task == MULTI_LABEL
-        if self.label_separator != LABEL_SEPARATOR and not several:
+        if self.label_separator is not None and not several:
             what = "`label_separator` applies only to `task` multi-label"
             raise ConfigError(what, "omit one of the two")
 

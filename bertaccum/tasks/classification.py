@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
+from bertaccum.tasks.labels import Labels, class_numbers
 from bertaccum.tasks.scoring import class_scores, fitted_temperature, mean_of, reliability
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat, class_format
@@ -36,13 +36,13 @@ class Classification:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         found = class_format(cells, len(self.labels.values), LabelFormat(**self.labels.format))
         find, labels = self.labels.finder(), found.labels_in(cells).items()
         return {cell: own if len(own) == 1 and not find(cell) else [cell] for cell, own in labels}
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         numbers = class_numbers(tsv, table, self.labels, self.parts, by_name)
         return np.array([number for (number,) in numbers], np.int32)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertaccum.tasks.labels import SEPARATOR, Labels
+from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
 
@@ -45,11 +45,11 @@ class MaskedLM:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         return {cell: [] for cell in cells}
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         raise NotImplementedError("masks are drawn for each update")
 

@@ -37,7 +37,7 @@ class MultiLabel:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         """Return the labels in each cell, such as `a|b`; a lone separator means no label."""
         find, classes = self.labels.finder(), len(self.labels.values)
         # If classes are named by numbers, a list of numbers contains names.
@@ -48,7 +48,7 @@ class MultiLabel:
         return {cell: [cell] if find(cell) else own for cell, own in found.labels_in(cells).items()}
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         """Return 1 for each label of an example and 0 for others, [examples, labels] float32."""
         parts = partial(self.parts, separator=separator)

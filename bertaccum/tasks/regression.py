@@ -15,7 +15,7 @@ import numpy as np
 
 from bertaccum.errors import InputError
 from bertaccum.options.task_names import REGRESSION
-from bertaccum.tasks.labels import SEPARATOR, Labels, label_column
+from bertaccum.tasks.labels import Labels, label_column
 from bertaccum.tasks.scoring import mean_of
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
@@ -39,12 +39,12 @@ class Regression:
     decoding: Decoding = PLAIN
     smoothing: float = 0.0
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         """Return no labels, because a number is not a class."""
         return {cell: [] for cell in cells}
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         values = np.array(scores_in(tsv, table))
         return ((values - self.labels.mean) / self.labels.std).astype(np.float32)

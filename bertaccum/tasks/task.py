@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from bertaccum.tasks.labels import SEPARATOR, Labels
+from bertaccum.tasks.labels import Labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,11 +85,11 @@ class Task(Objective, Protocol):
     def smoothing(self) -> float:
         """The label smoothing of the training loss."""
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         """Return the class labels in each of the different cells of a label column."""
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         """Return the labels of a table, [examples, *label_shape] of `label_dtype`.
 

@@ -18,7 +18,7 @@ import numpy as np
 from bertaccum.errors import InputError
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.classification import Classification
-from bertaccum.tasks.labels import SEPARATOR, Labels, class_numbers
+from bertaccum.tasks.labels import Labels, class_numbers
 from bertaccum.tasks.scoring import ClassScores
 from bertaccum.tasks.task import PLAIN, Decoding
 from data_prep.labels.formats import LabelFormat
@@ -68,11 +68,11 @@ class TokenClassification:
             return ("entity_f1", "macro_entity_f1", "accuracy", "loss")
         return ("accuracy", "macro_f1", "loss")
 
-    def parts(self, cells: Collection[str], separator: str = SEPARATOR) -> dict[str, list[str]]:
+    def parts(self, cells: Collection[str], separator: str | None = None) -> dict[str, list[str]]:
         return LabelFormat(" ", lists=False).labels_in(cells)
 
     def encode(
-        self, tsv: Path, table: pd.DataFrame, separator: str = SEPARATOR, by_name: bool = False
+        self, tsv: Path, table: pd.DataFrame, separator: str | None = None, by_name: bool = False
     ) -> np.ndarray:
         """Return the tags of the words of sentences, [sentences, words] int32, then `NO_TAG`."""
         tags = class_numbers(tsv, table, self.labels, self.parts, by_name)

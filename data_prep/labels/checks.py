@@ -95,7 +95,7 @@ def format_notes(
     label_format: LabelFormat,
     kind: str,
     task: str | None,
-    separator: str = LABEL_SEPARATOR,
+    separator: str | None = None,
     tags: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield sentences about the label column that the user's options do not say.
@@ -114,5 +114,5 @@ def format_notes(
             yield f"the tags have no scheme, so entities are not counted: {reason}"
         else:
             yield "the tags have no scheme"
-    elif label_format.separator not in (None, separator):
+    elif label_format.separator not in (None, separator or LABEL_SEPARATOR):
         yield f"the labels of a row are separated by {label_format.separator!r}"

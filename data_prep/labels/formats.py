@@ -73,7 +73,7 @@ def class_format(
 
 def set_format(
     cells: Collection[str],
-    separator: str = _DEFAULT,
+    separator: str | None = None,
     classes: int | None = 0,
     find: Finder | None = None,
     known: LabelFormat = _PLAIN,
@@ -81,19 +81,20 @@ def set_format(
     """Return how a column with any number of labels in each row contains them.
 
     Args:
-      separator: Separates labels. If it is the default, that of the training rows is used if it
-        occurs. If neither occurs, another one is used if most labels that it separates are known
-        or, without `find`, also occur elsewhere.
+      separator: Separates labels. If it is None, that of the training rows is used if it occurs,
+        else the default. If neither occurs, another one is used if most labels that it separates
+        are known or, without `find`, also occur elsewhere.
       classes: The number of known classes; 0 if it is unknown, and None if a list such as [0, 1]
         consists of class numbers.
       find: Returns the known class that a label means, or None.
     """
-    result = LabelFormat(separator, lists=known.lists or any(map(is_list, cells)) or None)
+    lists = known.lists or any(map(is_list, cells)) or None
+    result = LabelFormat(separator or _DEFAULT, lists)
     plain = [cell for cell in cells if not result.lists or list_in(cell) is None]
-    if separator == _DEFAULT:
-        usual = [by for by in (known.separator, separator) if by and any(by in c for c in plain)]
+    if separator is None:
+        usual = [by for by in (known.separator, _DEFAULT) if by and any(by in c for c in plain)]
         fits = usual or [by for by in _OTHERS if _separates(by, plain, find)]
-        result = replace(result, separator=(fits or [separator])[0])
+        result = replace(result, separator=(fits or [_DEFAULT])[0])
     same = result.lists or result.separator == (known.separator or _DEFAULT)
     return replace(result, flags=(same and known.flags) or _flags(result, cells, classes))
 

@@ -176,7 +176,7 @@ class _LabelSets:
         self, source: Source, rows: Rows, as_written: bool, columns: Iterable[str]
     ) -> None:
         order, part, by = source.order, source.train, source.separator
-        joined = LabelFormat(by, lists=False)
+        joined = LabelFormat(by or LABEL_SEPARATOR, lists=False)
         self.format = joined if source.joined else set_format(rows.classes, by)
         labels = self.format.labels_in(rows.classes)
         names = _class_names(labels, rows, as_written)

@@ -113,7 +113,7 @@ def _part(path: Path, config: PrepareConfig, note: Note, of_test: bool = False) 
     rows, manifest = read_rows(path, reading, note), manifest_of(path)
     # A score is read as it is, and `tag_names` has already named the tags.
     if manifest and manifest["labels"] and config.task != REGRESSION and not config.tag_names:
-        rows = _with_names(rows, manifest, config.label_separator, path)
+        rows = _with_names(rows, manifest, reading.label_separator, path)
     return Part(path, rows)
 
 

@@ -58,6 +58,8 @@ class ReadOptions:
     may_lack_weights: bool = False
     # Whether `prepare` wrote the file, although it is in another folder.
     as_prepared: bool = False
+    # Whether the user named the text column, perhaps by its default name.
+    text_is_named: bool = False
     # Whether errors name the options of `test_file`, such as `test_text_column`.
     of_test_file: bool = False
 
@@ -103,6 +105,9 @@ def read_options(config: Any, **others: Any) -> ReadOptions:
     """Return the options of a command for reading its table."""
     shared = fields.field_names(ReadOptions) & fields.field_names(type(config))
     options = {name: getattr(config, name) for name in shared} | others
+    options["text_is_named"] = options["text_column"] is not None
+    options["text_column"] = options["text_column"] or TEXT
+    options["label_separator"] = options.get("label_separator") or LABEL_SEPARATOR
     options["delimiter"] = fields.delimiter_character(options["delimiter"])
     options["label_columns"] = fields.column_names(options.get("label_columns"))
     options["tag_names"] = fields.tag_names(options.get("tag_names"))

@@ -64,7 +64,8 @@ class Source:
     # Source labels in the order of the class numbers. If it is empty, the labels of the training
     # rows are sorted.
     order: Sequence[str] = ()
-    separator: str = LABEL_SEPARATOR  # Separates the labels of a row in a multi-label task.
+    # Separates the labels of a row in a multi-label task; None to detect it.
+    separator: str | None = None
     # Whether the source joined the labels of each row itself. A label is then never a list, and
     # never another spelling of one.
     joined: bool = False

@@ -51,7 +51,8 @@ def _lines(path: Path, reading: ReadOptions) -> Iterator[str]:
 
 def is_table(path: Path, reading: ReadOptions) -> bool:
     """Return whether a file is a table, and not one text per line."""
-    if reading.text_column != TEXT or reading.delimiter or reading.text_pair_column is not None:
+    named = reading.text_is_named or reading.text_column != TEXT
+    if named or reading.delimiter or reading.text_pair_column is not None:
         return True
     if not path.is_file():  # A pipe can be read only once, so its first line cannot be checked.
         return False

@@ -277,6 +277,7 @@ def test_error_names_an_invalid_delimiter_or_encoding(
         (EvalConfig, {"encoding": "utf-16"}, ["`encoding`", "`file`"]),
         (EvalConfig, {"split": "dev", "file": "a.csv"}, ["`split` dev", "`file` a.csv"]),
         (PredictConfig, {"text_column": "body"}, ["`text_column`", "`file`"]),
+        (PredictConfig, {"text_column": "text"}, ["`text_column`", "`file`"]),
         (
             EvalConfig,
             {"file": "a.csv", "label_columns": "a,b", "label_column": "y"},

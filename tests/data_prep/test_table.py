@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bertaccum.errors import BertAccumError, ConfigError, InputError
-from data_prep.tables.columns import ReadOptions
+from bertaccum.options.commands import PredictConfig
+from data_prep.tables.columns import ReadOptions, read_options
 from data_prep.tables.table import read_rows
 from data_prep.tables.texts_to_classify import read_texts
 
@@ -343,6 +344,17 @@ def test_first_column_alone_makes_a_table_of_texts_without_labels(tmp_path: Path
     path = tmp_path / "a.txt"
     path.write_text("id\ttext\n1\tgood\n")
     assert list(read_texts(path, ReadOptions(label_column=None))) == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"), [({}, ["text", "a"]), ({"text_column": "text"}, ["a"])]
+)
+def test_default_text_column_may_be_named(
+    tmp_path: Path, options: dict[str, str], texts: list[str]
+) -> None:
+    (tmp_path / "a").write_text("text\na\n")
+    reading = read_options(PredictConfig(file=str(tmp_path / "a"), **options), label_column=None)
+    assert list(read_texts(tmp_path / "a", reading)) == texts
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,14 @@ def test_several_labels_become_sorted_class_numbers(prepared: Prepare) -> None:
     assert sum(without) == 1
 
 
+def test_default_label_separator_may_be_given(prepared: Prepare) -> None:
+    table = {"label": ['"a,b"', "a", "b", "c"], "text": texts(4)}
+    options: dict[str, Any] = {"task": "multi-label", "delimiter": "comma"}
+    assert prepared(table, **options).manifest["labels"] == ["a", "b", "c"]
+    options |= {"label_separator": "|", "overwrite": True}
+    assert prepared(table, **options).manifest["labels"] == ["a", "a,b", "b", "c"]
+
+
 def test_label_separator_splits_the_cell(prepared: Prepare) -> None:
     table = {"label": ["1;10", "2", "10;2", "1|2"], "text": texts(4)}
     options = {"task": "multi-label", "label_separator": ";", "delimiter": "comma"}
@@ -454,6 +462,7 @@ def test_contradicting_options_are_refused() -> None:
         ({"source": "glue", "text_column": "question"}, "`text_column` cannot be used with"),
         (own | {"task": "regression", "label_columns": "a,b"}, "`task` regression contradict"),
         (own | {"label_separator": ","}, "`label_separator` applies only to `task` multi-label"),
+        (own | {"label_separator": "|"}, "`label_separator` applies only to `task` multi-label"),
         (own | {"label_columns": "a,b", "label_column": "y"}, "`label_column` y and `label_colu"),
         (
             own | {"test_file": "t.csv", "label_columns": "a,b", "test_label_column": "y"},
@@ -467,7 +476,7 @@ def test_contradicting_options_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             PrepareConfig(**options)
-    for options in ({"label_columns": "a,b"}, {"label_separator": ","}):
+    for options in ({"label_columns": "a,b"}, {"label_separator": ","}, {"label_separator": "|"}):
         with pytest.raises(ConfigError, match="apply only to `file`, which is not given"):
             EvalConfig(**options)
         assert EvalConfig(file="a.csv", **options)

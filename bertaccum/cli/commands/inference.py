@@ -12,10 +12,10 @@ from bertaccum.cli.display import run_classifier_files as result_files
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.tables import print_evaluation
 from bertaccum.cli.display.view import View
-from bertaccum.cli.options import command, file_option, is_named, json_option, options, shown
+from bertaccum.cli.options import command, file_option, json_option, options, shown
 from bertaccum.cli.shared import announce_run, announce_split, print_result
 from bertaccum.errors import ConfigError
-from bertaccum.options.commands import EvalConfig, ExportConfig, PredictConfig, no_effect_on_stdin
+from bertaccum.options.commands import EvalConfig, ExportConfig, PredictConfig
 from bertaccum.system.phrases import counted
 from bertaccum.system.sizes import format_size
 
@@ -56,11 +56,10 @@ def predict(
             what = "no texts are given"
             raise ConfigError(what, "pass texts as arguments, with --file or through a pipe")
         values["file"] = "-"
-        if is_named("text_column"):  # `PredictConfig` cannot tell the default from no column.
-            raise no_effect_on_stdin("text_column")
     if results is not None and as_json:
         what = "--results has a format of its own, so --json has no effect"
         raise ConfigError(what, "omit one of the two")
+    PredictConfig(**values)  # Refuses options before the run is read.
     result_files.check_results(results)
     with view, result_files.results_file(results) as file:
         announce_run(view, values["run"])
