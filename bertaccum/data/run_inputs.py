@@ -22,7 +22,7 @@ from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.task import Task
 from data_prep.tables.columns import ReadOptions
 from data_prep.tables.corpus import Corpus, find_corpus
-from data_prep.tables.manifest import is_prepared
+from data_prep.tables.manifest import TOOL, is_changed, is_prepared
 from data_prep.tables.table import read_rows
 
 
@@ -119,11 +119,13 @@ def tsvs_to_train_on(folder: Path) -> list[Path]:
 
 
 def note_reading(tsvs: Iterable[Path], note: Note) -> None:
-    """Note how TSVs that `prepare` did not write are read, such as which columns."""
+    """Note how TSVs are read that `prepare` did not write or that were changed since."""
     for tsv in tsvs:
         if not is_prepared(tsv):
             for _ in read_rows(tsv, ReadOptions(weight_if_named=True), note):
                 pass
+        elif is_changed(tsv):
+            note(f"{tsv}: was changed since {TOOL} wrote it; quotes are read as text")
 
 
 def tsvs_to_plan_with(config: PlanConfig) -> list[Path]:

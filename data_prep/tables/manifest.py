@@ -8,7 +8,7 @@ from typing import Any
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import SPLITS
 from bertaccum.system.atomic import REPLACED_SUFFIX
-from bertaccum.system.files import read_json, read_mapping, sha256
+from bertaccum.system.files import read_json, read_mapping, read_object, sha256
 from bertaccum.system.temporary_paths import is_temporary
 
 MANIFEST, TOOL = "manifest.json", "bertaccum prepare"
@@ -73,6 +73,11 @@ def is_prepared(path: Path) -> bool:
     manifest = read_mapping(path.parent / MANIFEST) or {}
     files = manifest.get("files")
     return manifest.get("tool") == TOOL and isinstance(files, dict) and path.name in files
+
+
+def is_changed(path: Path) -> bool:
+    """Return whether a file that `prepare` wrote, as `is_prepared` says, was changed since."""
+    return sha256(path) != read_object(path.parent / MANIFEST)["files"][path.name]
 
 
 def original_of(path: Path, folder: Path) -> Path | None:

@@ -121,12 +121,14 @@ def test_copy_of_a_prepared_file_has_the_same_texts(
     manifest |= {"labels": kind.labels.names, "options": {}}
     (path.parent / MANIFEST).write_text(json.dumps(manifest | {"files": {path.name: sha256(path)}}))
     copy.write_bytes(path.read_bytes())
-    found = []
+    found, said = [], list[str]()
     for tsv in (path, copy):
         config = EvalConfig(run=str(run.folder.path), file=str(tsv))
         found.append(predictions(config, tsv, Notes()))
         if edited:
             write_table(path, kind.cells, [texts[::-1]], "\t")
+    predictions(EvalConfig(run=str(run.folder.path), file=str(path)), path, Notes(), said.append)
+    assert edited == any("was changed since bertaccum prepare wrote it" in line for line in said)
     np.testing.assert_array_equal(found[0].store.token_ids, found[1].store.token_ids)
 
 

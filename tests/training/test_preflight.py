@@ -13,7 +13,10 @@ import pytest
 from small import Notes, write_small_task
 
 import bertaccum
+from bertaccum.data.run_inputs import note_reading
+from bertaccum.system.files import sha256
 from bertaccum.training import inputs
+from data_prep.tables.manifest import MANIFEST, TOOL
 
 SMALL = {"--bert-config": "reviews/bert_config.json", "--init-checkpoint": "none"}
 # In this program, importing tensorflow raises ImportError, which gives exit code 1.
@@ -126,3 +129,14 @@ def test_reading_of_own_tables_is_noted_once(tmp_path: Path) -> None:
         read = "reading `text_column` review, `label_column` stars, as the header suggests"
         for said in (read, "skipped rows without any content: 10"):
             assert notes.lines.count(f"{tsv}: {said}") == 1
+
+
+def test_change_of_a_prepared_table_is_noted(tmp_path: Path) -> None:
+    tsv, notes = tmp_path / "train.tsv", list[str]()
+    tsv.write_text("label\ttext\n0\tgood\n")
+    (tmp_path / MANIFEST).write_text(json.dumps({"tool": TOOL, "files": {tsv.name: sha256(tsv)}}))
+    note_reading([tsv], notes.append)
+    assert notes == []
+    tsv.write_text('label\ttext\n0\t"good"\n')
+    note_reading([tsv], notes.append)
+    assert notes == [f"{tsv}: was changed since {TOOL} wrote it; quotes are read as text"]
