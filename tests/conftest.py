@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import hypothesis
 import numpy as np
@@ -162,16 +162,23 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     return functools.cache(lambda kind: make_run(tmp_path_factory.mktemp("run"), KINDS[kind]))
 
 
+class Outcome(NamedTuple):
+    """The exit code, stdout and stderr of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
 @pytest.fixture
-def program(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def program(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Return a function that runs the program: exit code, stdout and stderr."""
     from bertaccum.cli.program import main
 
-    def call(*arguments: object) -> tuple[int, str, str]:
+    def call(*arguments: object) -> Outcome:
         with pytest.raises(SystemExit) as end:
             main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return int(end.value.code or 0), captured.out, captured.err
+        return Outcome(int(end.value.code or 0), *capsys.readouterr())
 
     return call
 

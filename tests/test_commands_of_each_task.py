@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from small import copied, write_small_model
 
-import bertaccum
 from bertaccum.bert.packed_tokens import unpack
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
@@ -50,64 +49,6 @@ def write_pairs(path: Path) -> None:
     pairs = [(a + x, b + y) for a in WORDS for b in WORDS for x in (" a", "") for y in (" b", "")]
     rows = [f"{a},{b},{'yes' if a[0] == b[0] else 'no'}" for a, b in pairs]
     path.write_text("\n".join(["one,other,same", *rows]) + "\n")
-
-
-@pytest.mark.slow
-def test_pairs_from_a_table_to_predictions_and_an_export(run: Run) -> None:
-    write_pairs(Path("pairs.csv"))
-    Path("vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n")
-    config = write_small_model(Path("bert_config.json"), Path("vocab.txt"))
-    columns = ["--text-column", "one", "--text-pair-column", "other", "--label-column", "same"]
-    csv = ["--source", "csv", "--train-file", "pairs.csv", "--dev-fraction", 0.2]
-    assert run("prepare", *csv, *columns, "--out", "data")[0] == 0
-    assert Path("data/train.tsv").read_text().startswith("label\ttext\ttext_pair\n")
-    model = ["--bert-config", config, "--init-checkpoint", "none", "--vocab", "vocab.txt"]
-    code, _, err = run(
-        "train",
-        "--data",
-        "data",
-        *model,
-        "--max-seq-length",
-        8,
-        "--micro-batch",
-        3,
-        "--epochs",
-        4,
-        "--learning-rate",
-        0.02,
-    )
-    assert code == 0, err
-
-    evaluated = json.loads(run("eval", "--split", "dev", "--json")[1])
-    rows = [line.split("\t") for line in Path("data/dev.tsv").read_text().splitlines()[1:]]
-    names = ["no", "yes"]
-    mine = ["same,one,other", *(f"{names[int(label)]},{a},{b}" for label, a, b in rows)]
-    Path("dev.csv").write_text("\n".join(mine) + "\n")
-    of_file = json.loads(run("eval", "--file", "dev.csv", *columns, "--json")[1])
-    assert of_file["confusion_matrix"] == evaluated["confusion_matrix"]
-    assert of_file["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
-
-    tabbed = run("predict", *(f"{a}\t{b}" for _, a, b in rows), "--json")[1].splitlines()
-    found = [json.loads(line) for line in tabbed]
-    assert [(f["text"], f["text_pair"]) for f in found] == [(a, b) for _, a, b in rows]
-    of_label = [f["probabilities"][names[int(row[0])]] for f, row in zip(found, rows, strict=True)]
-    assert -np.mean(np.log(of_label)) == pytest.approx(evaluated["loss"], abs=1e-6)
-    records = [json.dumps({"text": a, "text_pair": b}) for _, a, b in rows]
-    assert run("predict", *records, "--json")[1].splitlines() == tabbed
-    assert run("predict", "--file", "dev.csv", *columns[:4], "--json")[1].splitlines() == tabbed
-    code, _, err = run("predict", "a single text")
-    assert (code, err.count("\n")) == (2, 2)
-    assert "'a single text' is single, but the model takes pairs; separate the two" in err
-
-    assert run("export", "--out", "exported")[0] == 0
-    serve = tf.saved_model.load("exported").signatures["serving_default"]
-    texts, others = (tf.constant([row[column] for row in rows]) for column in (1, 2))
-    served = serve(text=texts, text_pair=others)["probabilities"].numpy()
-    np.testing.assert_allclose(
-        served, [list(f["probabilities"].values()) for f in found], atol=1e-6
-    )
-    swapped = serve(text=others, text_pair=texts)["probabilities"].numpy()
-    assert np.abs(swapped - served).max() > 1e-6
 
 
 def test_unusable_pairs_give_one_line_and_write_nothing(run: Run) -> None:
@@ -277,19 +218,6 @@ def test_a_task_from_a_table_to_predictions_and_an_export(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("run")
-def test_python_api_returns_scores_of_the_task(trained: Callable[[str], None]) -> None:
-    trained("regression")
-    result = bertaccum.evaluate(run="runs/one")
-    assert (result.task, result.pearson) == ("regression", result.scores["pearson"])
-    with pytest.raises(AttributeError, match="an evaluation has no 'accuracy'"):
-        result.accuracy  # noqa: B018
-    (one,) = bertaccum.predict([("a a a", "b b b")], run="runs/one")
-    assert (one.label, one.probabilities, one.text_pair) == (None, None, "b b b")
-    assert one.score is not None and np.isfinite(one.score)
-
-
-@pytest.mark.slow
 def test_what_was_fitted_can_be_removed(run: Run, trained: Callable[[str], None]) -> None:
     trained("multi-label")
     eval_json = ["eval", "--run", "runs/one", "--json"]
@@ -349,7 +277,10 @@ def test_options_that_do_not_suit_the_task_give_one_line(
             ["train", *MODEL, *small[2:], "--data", "data", "--max-seq-length", 4],
             "--max-seq-length 4 leaves no room for both texts of a pair; use at least 5",
         ),
-        (["predict", "--run", "runs/one", "single"], "'single' is single, but the model"),
+        (
+            ["predict", "--run", "runs/one", "a single text"],
+            "'a single text' is single, but the model takes pairs; separate the two",
+        ),
     ):
         code, out, err = run(*arguments)
         assert (code, out, message in err.splitlines()[-1]) == (2, "", True), (arguments, err)

@@ -15,7 +15,6 @@ import tensorflow as tf
 from small import write_small_model, write_small_task
 
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
-from bertaccum.cli.program import main
 from bertaccum.inference.trained_model import load_trained
 
 # 20 words in 4 windows of 8 tokens, which overlap by 1 or 2 words.
@@ -45,16 +44,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def call(data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def call(data: Path, monkeypatch: pytest.MonkeyPatch, program: Any) -> Any:
     """Return a function that runs the program beside the data: exit code, stdout and stderr."""
     monkeypatch.chdir(data.parent)
-
-    def run(*arguments: object) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
+    return program
 
 
 def train(call: Any, out: str, *options: object) -> tuple[object, str, str]:

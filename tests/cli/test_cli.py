@@ -8,6 +8,7 @@ import re
 import sys
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from small import copied, write_small_model
 from bertaccum.bert.presets import PRESETS, RELATIVES, closest_preset
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS
 from bertaccum.cli import entry
-from bertaccum.cli.program import cli, main
+from bertaccum.cli.program import cli
 from bertaccum.errors import BertAccumError
 from bertaccum.options.cards import CARDS
 from bertaccum.planning import measured_plan
@@ -32,25 +33,12 @@ QUICK += ["--micro-batch", "4"]
 SMALL = ["--bert-config", "reviews/bert_config.json", *QUICK[2:]]
 
 
-class Outcome:
-    def __init__(self, code: object, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> object:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any) -> Any:
     """Return a function that runs the program in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTACCUM_CHECKPOINT_URL", "http://127.0.0.1:9")
-
-    def call(*arguments: object) -> Outcome:
-        with pytest.raises(SystemExit) as end:
-            main([str(a) for a in arguments])
-        return Outcome(end.value.code, *capsys.readouterr())
-
-    return call
+    return program
 
 
 @pytest.fixture
@@ -72,7 +60,7 @@ def test_advice_after_training_follows_the_options_for_messages(run, data: Path)
     options = ["train", "--data", data, *QUICK, "--target-batch", 8, "--max-updates", 24]
     options += ["--epochs", 10, "--eval-every", 100, "--learning-rate", 2e-3]
     quiet = run(*options, "--out", "runs/quiet", "--quiet")
-    assert (quiet.code or 0, quiet.err) == (0, "")
+    assert (quiet.code, quiet.err) == (0, "")
     records = run(*options, "--out", "runs/records", "--log-format", "json").err.splitlines()
     assert sum("with target batch 16" in json.loads(line).get("text", "") for line in records) == 1
 
@@ -89,7 +77,7 @@ def test_run_that_learns_little_gets_advice_on_the_learning_rate_not_on_the_batc
     assert "noise scale" in advice.out and "another learning rate matters more" in advice.err
     # A model that was not trained needs no other learning rate.
     untrained = run(*options, "--max-updates", 0, "--out", "runs/s")
-    assert (untrained.code or 0) == 0 and "--find-lr" not in untrained.err
+    assert untrained.code == 0 and "--find-lr" not in untrained.err
     assert json.loads(Path("runs/s/summary.json").read_text())["final_loss"] is None
 
 
@@ -98,7 +86,7 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
         *("train", "--data", data, "--target-batch", 8, "--epochs", 8, *SMALL[:-2]),
         *("--learning-rate", 2e-2, "--micro-batch", 3, "--cut", "count", "--json"),
     )
-    assert (trained.code or 0) == 0
+    assert trained.code == 0
     summary = json.loads(trained.out)
     assert summary["updates"] == 40
     assert summary["examples"] == 320
@@ -144,7 +132,7 @@ def test_train_and_eval_write_results_to_stdout_and_progress_to_stderr(run, data
     assert "--max-seq-length" not in trained.err
 
     evaluated = run("eval")
-    assert (evaluated.code or 0) == 0
+    assert evaluated.code == 0
     best = summary["best_update"]
     said = f"run: runs/{folder.name}; its best checkpoint: update {best}"
     assert evaluated.err.splitlines()[:2] == [said, "evaluating on test.tsv"]
@@ -175,7 +163,7 @@ def test_flag_overrides_config_file_and_file_overrides_default(run, data: Path) 
         "target_batch: 16\nlearning_rate: 1e-3\nmax_updates: 3\nmicro_batch: 4\n"
     )
     first = run("train", "--config", "recipe.yaml", "--target-batch", 10, "--out", "first")
-    assert (first.code or 0) == 0
+    assert first.code == 0
     config = yaml.safe_load(Path("first/config.yaml").read_text())
     assert (config["target_batch"], config["learning_rate"], config["epochs"]) == (10, 1e-3, 3.0)
     truncation = "100% of the texts are longer than --max-seq-length 5 (median 6, longest 6 tokens)"
@@ -186,7 +174,7 @@ def test_flag_overrides_config_file_and_file_overrides_default(run, data: Path) 
     # The file describes the same run again.
     again = cli.commands["train"].make_context("train", ["--config", "first/config.yaml"]).params
     assert {name: again[name] for name in config} == config
-    assert len(losses("first")) == 3
+    assert json.loads(Path("first/summary.json").read_text())["updates"] == 3
 
 
 TRAIN_MISTAKES = {
@@ -248,7 +236,7 @@ def test_wrong_option_gives_one_error_line_and_creates_no_files(
     assert sorted(Path().iterdir()) == before
 
 
-def check_error(outcome: Outcome, message: str) -> None:
+def check_error(outcome: Any, message: str) -> None:
     assert outcome.code == 2
     assert outcome.out == ""
     lines = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
@@ -374,25 +362,9 @@ def test_help_shows_examples_and_defaults(run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "100")
     for command in ([], ["train"]):
         shown = run(*command, "--help")
-        assert (shown.code or 0, shown.err) == (0, "")
+        assert (shown.code, shown.err) == (0, "")
         assert "bertaccum train --target-batch 32 --micro-batch 8" in shown.out
     assert "[default: fits the model" in shown.out
-
-
-def losses(folder: str) -> list[float]:
-    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
-
-
-@pytest.mark.slow
-def test_max_updates_keeps_earlier_updates_and_another_seed_changes_them(run, data: Path) -> None:
-    common = ["train", "--data", data, "--target-batch", 8, "--dropout", 0, *SMALL]
-    run(*common, "--epochs", 2, "--out", "whole")
-    run(*common, "--epochs", 2, "--out", "stopped", "--max-updates", 3)
-    run(*common, "--epochs", 0.1, "--out", "seeded", "--seed", 1)
-    assert losses("stopped") == pytest.approx(losses("whole")[:3], abs=1e-6)
-    assert len(losses("seeded")) == 1
-    assert losses("seeded")[0] != pytest.approx(losses("whole")[0], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -425,15 +397,6 @@ def test_best_folder_contains_weights_of_the_best_evaluation(
     assert kernels[0] != pytest.approx(kernels[2], abs=1e-6)
 
 
-@pytest.mark.slow
-def test_latest_links_to_the_last_run(run, data: Path) -> None:
-    for _ in range(2):
-        run("train", "--data", data, "--target-batch", 8, "--max-updates", 1, *SMALL)
-    runs = sorted(path.name for path in Path("runs").iterdir() if not path.is_symlink())
-    assert len(runs) == 2
-    assert Path("runs/latest").resolve().name == runs[1]
-
-
 def test_diverging_run_fails(run, data: Path) -> None:
     outcome = run(
         *("train", "--data", data, "--target-batch", 8, "--epochs", 1, "--warmup-fraction", 0),
@@ -454,7 +417,7 @@ def test_labels_are_not_interpreted_as_markup(
     Path("mine.csv").write_text("text,label\n" + "".join(rows))
     few = ["--train-file", "mine.csv", "--dev-fraction", 0.05]
     prepared = run("prepare", "--source", "csv", *few)
-    assert (prepared.code or 0) == 0
+    assert prepared.code == 0
     assert "[/b]" in prepared.out
     assert "[red]" in prepared.out
     said = (
@@ -514,7 +477,7 @@ def test_runs_that_cannot_be_read_are_named_without_a_table(run) -> None:
     Path("runs/damaged/config.yaml").write_text("seed: {}\n")
     for arguments in ([], ["--json"]):
         outcome = run("runs", *arguments)
-        assert (outcome.code or 0, outcome.out) == (0, "")
+        assert (outcome.code, outcome.out) == (0, "")
         assert outcome.err.startswith("not listed: runs/damaged/config.yaml: ")
 
 
@@ -528,7 +491,7 @@ def test_options_of_predict_without_effect_are_refused(run) -> None:
 
 def test_program_without_command_shows_the_help(run) -> None:
     outcome = run()
-    assert (outcome.code or 0) == 0
+    assert outcome.code == 0
     assert outcome.out.startswith("Usage: ")
 
 
@@ -544,7 +507,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     Simulated.started = []
     common = ["--data", data, *SMALL[:-2], "--target-batch", 20]
     planned = run("plan", *common, "--recompute", "none")
-    assert (planned.code or 0) == 0
+    assert planned.code == 0
     static = (
         "parameters 110 MiB (embeddings 60 MiB), optimizer slots 220 MiB, gradient accumulators"
     )
@@ -559,7 +522,7 @@ def test_plan_shows_plans_that_fit_and_train_uses_the_chosen_one(
     assert json.loads(as_json.out) == written
 
     trained = run("train", *common, "--recompute", "none", "--max-updates", 2, "--out", "r")
-    assert (trained.code or 0) == 0
+    assert trained.code == 0
     assert "micro-batches of 7 examples, more if they are short; 2 updates" in trained.err
     assert "plan: the whole update fits, but" in trained.err
     kept = json.loads(Path("r/plan.json").read_text())
@@ -620,7 +583,7 @@ def test_plan_accepts_a_config_file_of_train(
     monkeypatch.setattr(measured_plan, "MeasurementProcess", Simulated)
     Path("recipe.yaml").write_text(f"data: {data}\nepochs: 3\nout: runs/mine\ntarget_batch: 20\n")
     planned = run("plan", "--config", "recipe.yaml", "--json")
-    assert (planned.code or 0) == 0
+    assert planned.code == 0
     assert json.loads(Path("plan.json").read_text())["target_batch"] == 20
     Path("recipe.yaml").write_text("epoch: 3\n")
     check_error(run("plan", "--config", "recipe.yaml"), "unknown key 'epoch'")

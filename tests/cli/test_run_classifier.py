@@ -22,7 +22,6 @@ from small import write_small_task
 import bertaccum
 from bertaccum.cli.commands import inference
 from bertaccum.cli.display.run_classifier_files import write_results
-from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError
 from bertaccum.inference.results import Prediction
 from bertaccum.training.events import Updated
@@ -74,18 +73,10 @@ def cut(folder: Path) -> list[Updated]:
 
 
 @pytest.fixture
-def run(
-    folder: Path, cut: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Any:
+def run(folder: Path, cut: Any, monkeypatch: pytest.MonkeyPatch, program: Any) -> Any:
     """Return a function that runs a command on `by-2`, and returns exit code, stdout and stderr."""
     monkeypatch.chdir(folder)
-
-    def call(command: str, *arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as end:
-            main([command, "--run", "by-2", *arguments])
-        return end.value.code or 0, *capsys.readouterr()
-
-    return call
+    return lambda command, *arguments: program(command, "--run", "by-2", *arguments)
 
 
 @pytest.mark.parametrize(("name", "skipped", "column"), [("train", 0, 3), ("test", 1, 1)])

@@ -58,7 +58,11 @@ def test_predictions_differ_and_have_the_fields_of_the_task(run: Run) -> None:
 
 def test_evaluation_is_that_of_the_predictions(run: Run) -> None:
     found, kind, result = run.predictions, run.kind, run.evaluation
+    assert result.task == kind.labels.task
     if kind.labels.task == REGRESSION:
+        assert result.pearson == result.scores["pearson"]
+        with pytest.raises(AttributeError, match="an evaluation has no 'accuracy'"):
+            result.accuracy  # noqa: B018
         wanted = np.array(kind.cells, float)
         assert result.mse == pytest.approx(np.mean((values(found)[:, 0] - wanted) ** 2), rel=1e-5)
         assert result.loss == pytest.approx(result.mse / kind.labels.std**2)
