@@ -159,10 +159,10 @@ def evaluations(record: Record) -> dict[str, dict[str, Any]]:
     return results
 
 
-def _points(series: Series, span: int, count: int = 10) -> Iterator[dict[str, str]]:
-    """Yield table rows for up to `count` evenly spaced updates, ending with the last update."""
+def _points(series: Series, span: int) -> Iterator[dict[str, str]]:
+    """Yield table rows for up to ten evenly spaced updates, ending with the last update."""
     total = len(series.updates)
-    rows = np.unique(np.linspace(0, total, min(count, total) + 1)[1:].round().astype(int) - 1)
+    rows = np.unique(np.linspace(0, total, min(10, total) + 1)[1:].round().astype(int) - 1)
     means, seen = trailing(series, span), series.seen
     for row in rows.tolist():
         before = series.scores[series.evaluated <= seen[row]][-1:]
