@@ -443,7 +443,8 @@ def attempt(read: Reader, path: Path) -> None:
         assert error.exit_code == 2
 
 
-MANY = int(os.environ.get("BERTACCUM_FUZZ", "1200"))
+# The inputs are always the same, unless `make fuzz` asks for other and more ones.
+MANY = int(os.environ.get("BERTACCUM_FUZZ", "300"))
 
 
 def searching(examples: int) -> settings:
@@ -476,7 +477,7 @@ def test_damaged_file_gives_one_error_line(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_thousands_of_damaged_files_give_one_error_line_each(case: str, tmp_path: Path) -> None:
+def test_many_damaged_files_give_one_error_line_each(case: str, tmp_path: Path) -> None:
     hammer(case, tmp_path, MANY)
 
 

@@ -26,6 +26,7 @@ from bertaccum.system.progress import silent
 from data_prep.preparation import prepare
 
 Start = Callable[..., Forked]
+PAIRS = "weighted pairs of scores"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(PrepareConfig(source="sample", out=str(reviews)), silent, learn_vocabulary)
     path = write_small_model(reviews / "bert_config.json", reviews / "vocab.txt")
     write_google_checkpoint(build_encoder(read_bert_config(path)), reviews / "bert_model.ckpt")
-    for name in ("tags", "pair", "regression", "multi-label"):
+    for name in ("tags", PAIRS, "multi-label"):
         write_case(folder / name, CASES[name])
     (folder / "more.txt").write_text("".join(f"the food was {n} times good\n" for n in range(40)))
     teacher = Forked(PROGRAM, *new_run("teacher", max_updates=2), cwd=folder)
@@ -97,25 +98,22 @@ def killed_until_through(
         killed += 1
 
 
-PRETRAINED = {"init_checkpoint": "reviews", "bert_config": None}
 # Options of runs, and how often each is killed.
 KILLED: dict[str, tuple[dict[str, object], int]] = {
     "reviews": ({"max_updates": 60}, 8),
     "tags, compiled": ({"data": "tags", "compile": "on"}, 3),
-    "pairs, recomputed": ({"data": "pair", "recompute": "layer"}, 3),
-    "regression, moments offloaded": (
-        {"data": "regression", "recompute": "layer", "offload": "moments"},
-        3,
-    ),
+    "pairs, moments offloaded": ({"data": PAIRS, "recompute": "layer", "offload": "moments"}, 3),
     "several labels, all offloaded": (
         {"data": "multi-label", "recompute": "layer", "offload": "all"},
         3,
     ),
-    "adapters": (
-        {"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16", **PRETRAINED},
+    "adapters, recomputed": (
+        {
+            **{"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16"},
+            **{"recompute": "layer", "init_checkpoint": "reviews", "bert_config": None},
+        },
         3,
     ),
-    "biases": ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 3),
     "teacher": ({"teacher": "teacher", "unlabelled": "more.txt"}, 3),
     "pretraining": (
         {
