@@ -53,15 +53,13 @@ class Case:
 
 
 CASES = {
-    "without dropout": Case(0.0),
     "dropout, noise scale": Case(observed=True, shapes=2),
-    "recomputed": Case(recompute=True),
-    "mean of passages": Case(pool="mean"),
     "maximum of passages": Case(pool="max"),
-    "frozen layer": Case(options={"train_layers": 1}),
-    "moments in host memory": Case(options={"offload": "moments"}),
-    "masks of micro-batches": Case(stream="micro-batch"),
-    "bert-adamw": Case(options={"optimizer": "bert-adamw"}),
+    "mean of passages, without dropout": Case(0.0, pool="mean"),
+    "recomputed, frozen layer": Case(recompute=True, options={"train_layers": 1}),
+    "masks of micro-batches, bert-adamw, moments in host memory": Case(
+        options={"optimizer": "bert-adamw", "offload": "moments"}, stream="micro-batch"
+    ),
 }
 FAST = ("dropout, noise scale", "maximum of passages")
 
