@@ -31,7 +31,7 @@ SMALL = EncoderConfig(
     vocab_size=len(WORDS),
     max_position_embeddings=16,
 )
-# Prints what `find_model` or `find_dimensions` returns, or else the error; then all notes.
+# Prints what `find_model` or `find_dimensions` returns for each model, or its error, and all notes.
 FIND = """
 import json, sys
 from pathlib import Path
@@ -39,17 +39,19 @@ from bertaccum.bert import model_finder
 from bertaccum.errors import BertAccumError
 from bertaccum.options.commands import TrainConfig
 
-told = []
-config = TrainConfig(max_seq_length=8, **json.loads(sys.argv[2]))
-try:
-    source = getattr(model_finder, sys.argv[1])(config, lambda what, *_: told.append(what))
-    found = {"name": source.name, "pinned": source.pinned}
-    found |= {"layers": source.encoder.num_hidden_layers}
-    found |= {"path": source.checkpoint and str(source.checkpoint)}
-    found |= {"words": source.vocabulary and source.vocabulary.entries}
-except BertAccumError as error:
-    found = {"error": f"{error.exit_code}: {error}"}
-print(json.dumps(found | {"told": told}))
+for name in sys.argv[3:]:
+    told = []
+    options = {"init_checkpoint": name} | json.loads(sys.argv[2])
+    config = TrainConfig(max_seq_length=8, **options)
+    try:
+        source = getattr(model_finder, sys.argv[1])(config, lambda what, *_: told.append(what))
+        found = {"name": source.name, "pinned": source.pinned}
+        found |= {"layers": source.encoder.num_hidden_layers}
+        found |= {"path": source.checkpoint and str(source.checkpoint)}
+        found |= {"words": source.vocabulary and source.vocabulary.entries}
+    except BertAccumError as error:
+        found = {"error": f"{error.exit_code}: {error}"}
+    print(json.dumps(found | {"told": told}))
 """
 # Keeps huggingface_hub from being imported.
 WITHOUT_PACKAGE = "import sys; sys.modules['huggingface_hub'] = None\n"
@@ -76,24 +78,25 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return found
 
 
-Find = Callable[..., dict[str, Any]]
+Find = Callable[..., Any]
 
 
 @pytest.fixture
 def find(client: HubClient) -> Find:
-    """Return a function that finds a model in a process of its own."""
+    """Return a function that finds a model, or a list of models, in a process of its own."""
 
     def call(
-        name: str = NAME,
+        name: str | list[str] = NAME,
         function: str = "find_model",
         first: str = "",
         options: dict[str, Any] | None = None,
         **variables: str,
-    ) -> dict[str, Any]:
-        chosen = json.dumps({"init_checkpoint": name} | (options or {}))
-        done = client.run(first + FIND, function, chosen, **variables)
+    ) -> Any:
+        names = [name] if isinstance(name, str) else name
+        done = client.run(first + FIND, function, json.dumps(options or {}), *names, **variables)
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        return found[0] if isinstance(name, str) else found
 
     return call
 
@@ -267,11 +270,10 @@ def test_token_is_sent_only_to_the_hub(
     elsewhere.close()
 
 
-@pytest.mark.parametrize("name", ["hf://owner/tiny@", "hf://a/b/c", "hf://"])
-def test_malformed_address_on_the_hub(client: HubClient, find: Find, name: str) -> None:
-    assert (
-        "names no model; write hf://OWNER/NAME or hf://OWNER/NAME@REVISION" in find(name)["error"]
-    )
+def test_malformed_address_on_the_hub(client: HubClient, find: Find) -> None:
+    for found in find(["hf://owner/tiny@", "hf://a/b/c", "hf://"]):
+        line = "names no model; write hf://OWNER/NAME or hf://OWNER/NAME@REVISION"
+        assert line in found["error"]
     assert client.hub.requests == []
 
 
@@ -299,47 +301,50 @@ def test_other_models_are_refused_before_their_weights(
     assert client.hub.fetched() == ["config.json"]
 
 
-@pytest.mark.parametrize(
-    ("others", "line"),
-    [
-        ({"flax_model.msgpack": b"x"}, "has flax_model.msgpack, a model of transformers for Flax"),
-        ({"model.Q4_K_M.gguf": b"x"}, "has model.Q4_K_M.gguf, a GGUF model, which cannot be read"),
-        ({"adapter_model.safetensors": b"x"}, "has adapter_model.safetensors, a PEFT adapter"),
-        ({"weights.bin": b"x"}, "has no model.safetensors, only .*weights.bin"),
-    ],
-)
+WITHOUT_WEIGHTS = {
+    "flax_model.msgpack": "has flax_model.msgpack, a model of transformers for Flax",
+    "model.Q4_K_M.gguf": "has model.Q4_K_M.gguf, a GGUF model, which cannot be read",
+    "adapter_model.safetensors": "has adapter_model.safetensors, a PEFT adapter",
+    "weights.bin": "has no model.safetensors, only .*weights.bin",
+}
+
+
 def test_repositories_without_readable_weights(
-    client: HubClient, find: Find, files: dict[str, bytes], others: dict[str, bytes], line: str
+    client: HubClient, find: Find, files: dict[str, bytes]
 ) -> None:
     config = {"config.json": files["config.json"], "vocab.txt": files["vocab.txt"]}
-    client.hub.add(NAME, config | others)
-    assert re.match(f"2: {NAME}: {line}", find()["error"])
+    names = [f"owner/model-{number}" for number in range(len(WITHOUT_WEIGHTS))]
+    for name, file in zip(names, WITHOUT_WEIGHTS, strict=True):
+        client.hub.add(name, config | {file: b"x"})
+    for name, line, found in zip(names, WITHOUT_WEIGHTS.values(), find(names), strict=True):
+        assert re.match(f"2: {name}: {line}", found["error"])
     assert client.hub.fetched() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("owner/my-bret", "there is no such folder, and .* has no such model; check the name; if"),
-        ("google-bert/bert-bas-uncased", r"did you mean google-bert/bert-base-uncased\?"),
-        ("FacebookAI/roberta-base", "RoBERTa models are not supported"),
-        (f"{NAME}@v2", "has no branch, tag or commit v2; choose one on http.*/owner/my-bert"),
-        ("owner/private", "has no such model; .*set HF_TOKEN to a token that may read it"),
-        ("owner/gated", "gated, .* no access; request it on http.*/owner/gated, and set HF_TOKEN"),
-    ],
-)
+UNUSABLE = {
+    "owner/my-bret": "there is no such folder, and .* has no such model; check the name; if",
+    "google-bert/bert-bas-uncased": r"did you mean google-bert/bert-base-uncased\?",
+    "FacebookAI/roberta-base": "RoBERTa models are not supported",
+    f"{NAME}@v2": "has no branch, tag or commit v2; choose one on http.*/owner/my-bert",
+    "owner/private": "has no such model; .*set HF_TOKEN to a token that may read it",
+    "owner/gated": "gated, .* no access; request it on http.*/owner/gated, and set HF_TOKEN",
+}
+
+
 def test_unusable_names_give_one_line(
-    client: HubClient, find: Find, files: dict[str, bytes], name: str, line: str
+    client: HubClient, find: Find, files: dict[str, bytes]
 ) -> None:
     client.hub.add(NAME, files)
     client.hub.add("owner/private", files).token = "secret"
     gated = client.hub.add("owner/gated", files)
     gated.token, gated.gated = "secret", True
     for token in ("", "wrong"):
-        error = find(name, HF_TOKEN=token)["error"]
-        assert re.search(line, error)
-        assert "\n" not in error
-        assert error.startswith(f"2: {name.split('@')[0]}: ")
+        several = find([*UNUSABLE], HF_TOKEN=token)
+        for (name, line), found in zip(UNUSABLE.items(), several, strict=True):
+            error = found["error"]
+            assert re.search(line, error)
+            assert "\n" not in error
+            assert error.startswith(f"2: {name.split('@')[0]}: ")
     assert client.hub.fetched() == []
 
 
