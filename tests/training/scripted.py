@@ -1,4 +1,4 @@
-"""Context managers that change how models behave while they are active."""
+"""Runs under context managers that change how models behave, and runs that are killed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertaccum.tasks import forward
 from bertaccum.tasks.classification import Classification
+from bertaccum.training.events import Updated
 
 
 class _Patched:
@@ -89,6 +90,14 @@ class Failing(CountedPasses):
         self.seen += 1
         if self.seen in self._numbers:
             raise self._error
+
+
+def run_until(events: Any, update: int) -> None:
+    """Consume events up to those of an update, then close the run as a kill would."""
+    for event in events:
+        if isinstance(event, Updated) and event.update == update:
+            break
+    events.close()
 
 
 def under(change: AbstractContextManager[Any], events: Iterable[Any]) -> list[Any]:

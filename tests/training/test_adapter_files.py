@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +101,20 @@ def saved_names(prefix: Path) -> list[str]:
     return [name for name, _ in tf.train.list_variables(str(prefix))]
 
 
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Callable[[str], tf_keras.Model]:
+    """Return a function that trains a case once, in `folder`, and returns the model."""
+    more = {"eval_every": 4}
+    return functools.cache(
+        lambda case: trained(TrainConfig(**options(folder, case, **CASES[case] | more)))
+    )
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_checkpoint_contains_only_trained_weights_and_gives_the_same_outputs(
-    folder: Path, case: str
+    folder: Path, whole: Callable[[str], tf_keras.Model], case: str
 ) -> None:
-    config = TrainConfig(**options(folder, case, eval_every=4, **CASES[case]))
-    model, run = trained(config), Path(str(config.out))
+    model, run = whole(case), folder / case
     names = {v.name.removesuffix(":0") for v in model.trainable_variables}
     assert {*saved_names(run / "best/model.ckpt")} == names
     found = saved_names(run / "checkpoints/update-4/state")
@@ -117,26 +127,31 @@ def test_checkpoint_contains_only_trained_weights_and_gives_the_same_outputs(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, case: str) -> None:
-    whole = TrainConfig(**options(folder, str(tmp_path / "whole"), **CASES[case]))
-    cut = TrainConfig(**options(folder, str(tmp_path / "cut"), **CASES[case] | {"max_updates": 3}))
-    list(train(whole, silent))
-    list(train(cut, silent))
+def test_resumed_run_is_the_uninterrupted_one(
+    folder: Path, whole: Callable[[str], tf_keras.Model], tmp_path: Path, case: str
+) -> None:
+    whole(case)
+    shorter = {"max_updates": 3, "eval_every": 4}
+    list(
+        train(
+            TrainConfig(**options(folder, str(tmp_path / "cut"), **CASES[case], **shorter)), silent
+        )
+    )
     with pytest.raises(ConfigError, match=r"cannot change `adapt` to full \(was "):
         list(resume(tmp_path / "cut", {"adapt": "full"}, silent))
     if "lora_rank" in CASES[case]:
         with pytest.raises(ConfigError, match=r"cannot change `lora_rank` to 4 \(was 3\)"):
             list(resume(tmp_path / "cut", {"lora_rank": 4}, silent))
     list(resume(tmp_path / "cut", {"max_updates": 4}, silent))
-    one, two = result(whole.out), result(cut.out)
+    one, two = result(folder / case), result(tmp_path / "cut")
     assert one["state"] == two["state"]
     assert one["best"] == two["best"]
 
 
 @pytest.fixture(scope="module")
-def run(folder: Path) -> Path:
-    bertaccum.train(**options(folder, "run", **LORA))
-    return folder / "run"
+def run(folder: Path, whole: Callable[[str], tf_keras.Model]) -> Path:
+    whole("lora")
+    return folder / "lora"
 
 
 def test_changed_or_missing_base_is_one_error(folder: Path, run: Path) -> None:

@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from resuming import result
-from scripted import ScriptedScores, under
+from scripted import ScriptedScores, run_until, under
 from small import write_small_task
 
 from bertaccum import api
@@ -28,7 +27,7 @@ from bertaccum.system.progress import silent
 from bertaccum.system.stopping import Stopping
 from bertaccum.training import seed_sweep
 from bertaccum.training.checkpoints import Position
-from bertaccum.training.events import Evaluated, Finished, Started, Stopped, Updated
+from bertaccum.training.events import Evaluated, Finished, Started, Stopped
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.seed_sweep import write_spread
@@ -74,12 +73,8 @@ def test_patience_stops_training_without_improvement(
 def test_patience_survives_a_crash(config: Any) -> None:
     under(ScriptedScores(accuracy=ACCURACIES), train(config("whole", patience=2), silent))
     cut = config("cut", patience=2)
-    events: Iterator[Any] = train(cut, silent)
     with ScriptedScores(accuracy=ACCURACIES):
-        for event in events:
-            if isinstance(event, Updated) and event.update == 5:
-                break
-    events.close()
+        run_until(train(cut, silent), 5)
     # The checkpoint of the fourth update contains its evaluation.
     scores = ScriptedScores(accuracy=ACCURACIES[4:])
     *_, last = under(scores, resume(Path(cut.out), {}, silent))

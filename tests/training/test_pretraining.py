@@ -15,8 +15,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from forked import SEVERAL_RUNS, output
-from scripted import Failing, under
+from scripted import Failing, run_until, under
 from small import TINY, scatter, write_small_model
+from test_task_updates import flat, weights_of
 
 import bertaccum
 from bertaccum.bert.encoder import build_encoder
@@ -73,10 +74,6 @@ def masked_windows(store: TokenStore) -> list[TokenStore]:
 def model_of(dropout: float = 0.0) -> MaskedLanguageModel:
     tf_keras.utils.set_random_seed(1)
     return build_masked_model(build_encoder(TINY, dropout, "positions"), TINY)
-
-
-def flat(model: tf_keras.Model) -> np.ndarray:
-    return np.concatenate([w.numpy().ravel() for w in model.trainable_variables])
 
 
 def plain_losses(model: MaskedLanguageModel, window: TokenStore) -> tf.Tensor:
@@ -200,20 +197,12 @@ def test_list_of_texts_may_be_longer_than_a_path(tmp_path: Path) -> None:
             find_model(config, silent)
 
 
-def weights_of(run: Path) -> np.ndarray:
-    return flat(load_trained(run).model)
-
-
 def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path) -> None:
     """With dropout: the run is killed before update 4 is saved; update 5 runs out of memory."""
     texts = write_texts(tmp_path / "texts, and a name with a comma")
     bertaccum.pretrain(**options_of(texts, tmp_path / "whole", micro_batch=16))
     killed = tmp_path / "killed"
-    events = bertaccum.pretraining_events(**options_of(texts, killed))
-    for event in events:
-        if isinstance(event, Updated) and event.update == 4:
-            break
-    events.close()
+    run_until(bertaccum.pretraining_events(**options_of(texts, killed)), 4)
     again = under(Failing({6}, training=True), bertaccum.pretraining_events(resume=killed))
     assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
     expected = weights_of(tmp_path / "whole")

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from resuming import result
-from scripted import ChangedLogits, CountedPasses, Failing, ScriptedScores, under
+from scripted import ChangedLogits, CountedPasses, Failing, ScriptedScores, run_until, under
 from small import Notes, flip_a_bit, write_small_task
 from waiting import in_a_minute
 
@@ -44,7 +44,7 @@ from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.model_files import EVALUATION, ModelFiles
 from bertaccum.tasks.task import PLAIN, Decoding
-from bertaccum.training import checkpoints, loop
+from bertaccum.training import checkpoints, loop, setup
 from bertaccum.training import train as starting
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
@@ -120,14 +120,6 @@ def killed(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("killed") / "run"
     run_until(train(made(reviews, out, keep=1), silent), 4)
     return out
-
-
-def run_until(events: Any, update: int) -> None:
-    """Consume events up to those of an update, then close the run as a kill would."""
-    for event in events:
-        if isinstance(event, Updated) and event.update == update:
-            break
-    events.close()
 
 
 def stopped_after(config: TrainConfig, update: int) -> Event:
@@ -292,7 +284,9 @@ def test_runs_on_a_cpu_are_deterministic_by_default(
 ) -> None:
     enable = Mock()
     monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", enable)
-    list(train(config("run", deterministic=deterministic, max_updates=0), silent))
+    monkeypatch.setattr(setup, "build_model", Mock(side_effect=InterruptedError))
+    with pytest.raises(InterruptedError):
+        list(train(config("run", deterministic=deterministic), silent))
     assert enable.call_count == expected
 
 

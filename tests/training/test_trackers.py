@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from forked import PROGRAM, Forked
 from resuming import result
-from small import write_small_task
+from small import Notes, write_small_task
 
 import bertaccum
 from bertaccum.cli.program import main
@@ -255,19 +255,6 @@ def test_failing_tracker_changes_nothing_and_is_noted_once(
     failures = [line for line in notes.lines if "does not show all of this run" in line]
     assert len(failures) == 1
     assert "(the server is down); training is not affected, and `resume`" in failures[0]
-
-
-class Notes:
-    """A progress callback that keeps the notes."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        pass
-
-    def note(self, line: str) -> None:
-        self.lines.append(line)
 
 
 def test_tracker_that_does_not_answer_delays_no_update(
