@@ -126,17 +126,6 @@ def test_texts_that_change_before_the_teacher_reads_them_are_refused(
     assert len(open_logits(config, inputs, silent)) == 2
 
 
-def test_killed_run_resumes_bit_identically(tmp_path: Path) -> None:
-    options = make_student(tmp_path, "tags", unlabelled=str(tmp_path / "more.csv"), windows=2)
-    options["max_seq_length"] = 5
-    run(options, tmp_path / "whole")
-    stop_after(3, options, tmp_path / "killed")
-    list(resume(tmp_path / "killed", {}, silent))
-    assert result(tmp_path / "killed") == result(tmp_path / "whole")
-    run(options, tmp_path / "small", micro_batch=1)
-    same(weights_of(tmp_path / "small"), weights_of(tmp_path / "whole"), 1e-5)
-
-
 @pytest.mark.slow
 def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
     runs = []
@@ -361,57 +350,39 @@ def test_damaged_logits_are_computed_again(tmp_path: Path, damage: Any) -> None:
     assert Here.jobs == 2
 
 
-def test_run_resumes_without_its_teacher_while_the_logits_are_in_the_cache(tmp_path: Path) -> None:
-    options = make_student(tmp_path, "single")
+def test_killed_run_resumes_bit_identically_but_not_with_another_teacher_or_other_texts(
+    tmp_path: Path,
+) -> None:
+    """It does not need its teacher while the logits are in the cache; files may have moved."""
+    more = tmp_path / "more.csv"
+    options = make_student(tmp_path, "tags", unlabelled=str(more), windows=2)
+    options["max_seq_length"] = 5
     run(options, tmp_path / "whole")
-    stop_after(2, options, tmp_path / "run")
-    stop_after(2, options, tmp_path / "other")
-    moved = Path(options["teacher"]).rename(tmp_path / "moved")
-    api.train(resume=tmp_path / "run")
+    stop_after(3, options, tmp_path / "run")
+    other, texts = shutil.copytree(tmp_path / "run", tmp_path / "other"), more.read_text()
+    for rows, message in (
+        (13, "unlabelled changed since this run began"),
+        (1, r"more\.csv: has other texts than when this run began: it has 1 text,"),
+    ):
+        more.write_text("text\n" + "bad food\n" * rows)
+        with pytest.raises(InputError, match=message):
+            list(resume(other, {}, silent))
+    more.write_text(texts)
+    moved = {"unlabelled": str(more.rename(tmp_path / "moved.csv"))}
+    with pytest.raises(InputError, match=r"more\.csv: .*choose another file with `unlabelled`"):
+        list(resume(other, {}, silent))
+    teacher = Path(options["teacher"]).rename(tmp_path / "moved")
+    api.train(resume=tmp_path / "run", **moved)
     assert result(tmp_path / "run") == result(tmp_path / "whole")
     shutil.rmtree(tmp_path / "cache" / "teachers")
     with pytest.raises(InputError, match=r"teacher: this teacher is gone, and .*; set `teacher` t"):
-        api.train(resume=tmp_path / "other")
-    api.train(resume=tmp_path / "other", teacher=moved)
-    assert result(tmp_path / "other") == result(tmp_path / "whole")
-
-
-def test_run_resumes_if_its_unlabeled_texts_have_moved(tmp_path: Path) -> None:
-    options = make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv"))
-    run(options, tmp_path / "whole")
-    stop_after(2, options, tmp_path / "run")
-    moved = (tmp_path / "more.csv").rename(tmp_path / "moved.csv")
-    with pytest.raises(InputError, match=r"more\.csv: .*choose another file with `unlabelled`"):
-        api.train(resume=tmp_path / "run")
-    api.train(resume=tmp_path / "run", unlabelled=moved)
-    assert result(tmp_path / "run") == result(tmp_path / "whole")
-
-
-def test_other_teacher_in_the_same_folder_is_an_error_if_the_logits_are_gone(
-    tmp_path: Path,
-) -> None:
-    options = make_student(tmp_path, "single")
-    stop_after(2, options, tmp_path / "run")
-    shutil.rmtree(tmp_path / "cache" / "teachers")
-    shutil.rmtree(options["teacher"])
-    make_teacher(Path(options["teacher"]), CASES["single"].labels, max_seq_length=7)
+        list(resume(other, moved, silent))
+    make_teacher(Path(options["teacher"]), CASES["tags"].labels, max_seq_length=7)
     with pytest.raises(InputError, match="teacher changed since this run began"):
-        list(resume(tmp_path / "run", {}, silent))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (13, "unlabelled changed since this run began"),
-        (1, r"more\.csv: has other texts than when this run began: it has 1 text,"),
-    ],
-)
-def test_changed_unlabeled_texts_are_an_error(tmp_path: Path, rows: int, message: str) -> None:
-    options = make_student(tmp_path, "single", unlabelled=str(tmp_path / "more.csv"))
-    stop_after(2, options, tmp_path / "run")
-    (tmp_path / "more.csv").write_text("text\n" + "bad food\n" * rows)
-    with pytest.raises(InputError, match=message):
-        list(resume(tmp_path / "run", {}, silent))
+        list(resume(other, moved, silent))
+    shutil.rmtree(options["teacher"])
+    api.train(resume=other, teacher=teacher, **moved)
+    assert result(other) == result(tmp_path / "whole")
 
 
 def test_process_of_its_own_computes_the_logits(
