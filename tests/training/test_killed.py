@@ -98,6 +98,7 @@ def killed_until_through(
         killed += 1
 
 
+PRETRAINED = {"init_checkpoint": "reviews", "bert_config": None}
 # Options of runs, and how often each is killed.
 KILLED: dict[str, tuple[dict[str, object], int]] = {
     "reviews": ({"max_updates": 60}, 8),
@@ -110,10 +111,11 @@ KILLED: dict[str, tuple[dict[str, object], int]] = {
     "adapters, recomputed": (
         {
             **{"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16"},
-            **{"recompute": "layer", "init_checkpoint": "reviews", "bert_config": None},
+            **{"recompute": "layer", **PRETRAINED},
         },
         3,
     ),
+    "biases": ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 3),
     "teacher": ({"teacher": "teacher", "unlabelled": "more.txt"}, 3),
     "pretraining": (
         {
