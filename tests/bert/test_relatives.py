@@ -264,9 +264,11 @@ def test_twenty_updates_are_those_of_transformers(from_transformers: Path, name:
     began = load_file(from_transformers / f"ours_{name}/model.safetensors")
     assert {*found} == {*theirs}
     moved = max(float(np.abs(found[key] - began[key]).max()) for key in found)
-    largest = max(float(np.abs(found[key] - theirs[key]).max()) for key in found)
+    # The gradient of the biases of the keys is 0 except for rounding, which Adam enlarges.
+    kept = [key for key in found if not key.endswith(("key.bias", "k_lin.bias"))]
+    largest = max(float(np.abs(found[key] - theirs[key]).max()) for key in kept)
     print(f"moved {moved:.1e}, largest difference {largest:.1e}")
-    assert moved > 5e-3 and largest < 1e-4
+    assert moved > 5e-3 and largest < 5e-5
 
 
 @pytest.mark.slow
