@@ -21,7 +21,7 @@ from bertaccum.api.training import (
 )
 from bertaccum.system.machine import enable_onednn
 
-enable_onednn()
+enable_onednn()  # The commands import this package before TensorFlow, too.
 
 __all__ = [
     "doctor",

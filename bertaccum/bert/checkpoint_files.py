@@ -61,6 +61,11 @@ _UNREADABLE = {
 }
 
 
+def weights_in(folder: Path) -> str | None:
+    """Return the name of a folder's weights in Hugging Face's format, or of their index."""
+    return next((name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+
+
 def means_folder(name: str) -> bool:
     """Return whether a folder has only one model with a file of this name."""
     known = (*WEIGHT_FILES, *SHARDS, *_UNREADABLE)

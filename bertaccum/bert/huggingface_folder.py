@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from bertaccum.bert.checkpoint_files import WEIGHT_FILES, WEIGHTS, refuse_folder
+from bertaccum.bert.checkpoint_files import WEIGHT_FILES, WEIGHTS, refuse_folder, weights_in
 from bertaccum.bert.encoder_config import BERT, DISTILBERT, ELECTRA, EncoderConfig, checked_config
 from bertaccum.bert.model_source import HEAD_LAYER, CheckpointFormat, FineTunedHead
 from bertaccum.bert.presets import PRESET_CONFIGS
@@ -56,7 +56,7 @@ def _is_in(model_type: str, folder: Path, prefix: str) -> bool:
 
     With the name of the weights as the prefix, Google's files do not matter.
     """
-    has_weights, path = any((folder / name).is_file() for name in WEIGHT_FILES), folder / CONFIG
+    has_weights, path = weights_in(folder) is not None, folder / CONFIG
     # A config.json alone does not tell the format, because it may be beside Google's files.
     others = [folder / f"{prefix}.index"] if has_weights else folder.glob("*.index")
     if any(map(Path.is_file, others)) or not (has_weights or path.is_file()):
@@ -89,8 +89,7 @@ def _check(folder: Path, _prefix: str, _has_dimensions: bool) -> None:
 
 def _weights(folder: Path, _: str = "") -> Path:
     """Return the path of a folder's weights, or of the index of weights in several files."""
-    names = (name for name in WEIGHT_FILES if (folder / name).is_file())
-    return folder / next(names, WEIGHTS)
+    return folder / (weights_in(folder) or WEIGHTS)
 
 
 def other_model(name: str) -> tuple[str, str] | None:

@@ -276,8 +276,7 @@ def _in_folder(folder: Path, named: str | None, config: StepConfig) -> _Checkpoi
     """
     if named is None and (folder / CONFIG).is_file():
         # As on the Hub, Google's weights count only if there are none in Hugging Face's format.
-        weights = checkpoint_files.WEIGHT_FILES
-        named = next((name for name in weights if (folder / name).is_file()), None)
+        named = checkpoint_files.weights_in(folder)
     prefix = named or checkpoint_files.RELEASED_PREFIX
     form = next((form for form in FORMATS if form.is_in(folder, prefix)), None)
     if (

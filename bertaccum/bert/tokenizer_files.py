@@ -31,7 +31,7 @@ _ADDED, _MAP = "added_tokens.json", "special_tokens_map.json"
 FILES = (WORDS, TOKENIZER, SETTINGS, _ADDED, _MAP)
 # The parts of a tokenizer.json in which BERT's tokenizer differs from others.
 _PARTS = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer", "model": "WordPiece"}
-_CONTINUES = "##"  # What begins an entry that continues a word.
+_CONTINUES = "##"  # The beginning of an entry that continues a word.
 # Classes of transformers with BERT's tokenizer, and those that a tokenizer.json describes, without
 # the settings in `tokenizer_config.json`.
 _CLASS = "BertTokenizer"

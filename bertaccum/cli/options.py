@@ -23,7 +23,6 @@ from bertaccum.options.commands import GROUPS, OUTPUT
 from bertaccum.options.fields import AUTO, Numbers, problem_of
 from bertaccum.options.other_names import explain_option, own_option
 from bertaccum.runs.paths import RunPaths, target_of
-from bertaccum.system.machine import enable_onednn
 
 # With more options, `--help` shows only the main ones, and `--help-all` shows all of them.
 _LONG, _ALL = 25, "bertaccum.help_all"
@@ -335,7 +334,6 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
         # bertaccum uses tf_keras. With this variable, TensorFlow does not also import Keras 3,
         # which takes two seconds.
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-        enable_onednn()
         if not verbose and "TF_CPP_MIN_LOG_LEVEL" not in os.environ:  # The user can set it.
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
