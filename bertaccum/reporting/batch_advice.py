@@ -45,14 +45,17 @@ class NoiseScale:
     last_update: int
 
 
-def noise_scale(updates: list[dict[str, Any]]) -> NoiseScale | None:
-    """Return the noise scale of the last third of a run; None if too few updates measured it.
+def noise_scale(updates: list[dict[str, Any]], part: float = _LATE) -> NoiseScale | None:
+    """Return the noise scale of the last part of a run; None if too few updates measured it.
 
     The standard error comes from leaving out blocks of consecutive updates, one at a time
     (jackknife), because the estimates of neighboring updates are correlated.
+
+    Args:
+      part: Fraction of the updates to use; the default is a third (benchmarks use all).
     """
     known = [line for line in updates if line.get("gradient_noise") is not None]
-    late = known[-max(round(len(known) * _LATE), _MIN_UPDATES) :]
+    late = known[-max(round(len(known) * part), _MIN_UPDATES) :]
     if len(late) < _MIN_UPDATES:
         return None
     pairs = np.array([(line["gradient_noise"], line["gradient_signal"]) for line in late])
