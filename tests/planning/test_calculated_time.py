@@ -112,9 +112,10 @@ def moved_in_update(steps: int, precision: str, recompute: str) -> int:
     return sum(size for kind, size in found.items() if kind not in PRODUCTS | FREE)
 
 
-@pytest.mark.parametrize("recompute", ["none", "layer"])
 @pytest.mark.parametrize(
-    ("precision", "of"), [("float32", FLOAT32), ("mixed_bfloat16", HALF)], ids=["float32", "half"]
+    ("precision", "of", "recompute"),
+    [("float32", FLOAT32, "none"), ("mixed_bfloat16", HALF, "layer")],
+    ids=["float32", "half, recomputed"],
 )
 def test_bytes_are_those_of_a_real_micro_step(
     precision: str, of: Operations, recompute: str
