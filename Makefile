@@ -88,8 +88,9 @@ docs: $(INSTALLED)
 	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || exit 0; \
 	$(BIN)/sphinx-build -q -E -W --keep-going -b html docs build/docs
 
+# With oneDNN, TensorFlow takes a tenth longer to make a graph, so only the slow tests use it.
 pytest: $(INSTALLED)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/pytest --numprocesses 2 --dist worksteal
 
 PEERS := build/peers/environments
 

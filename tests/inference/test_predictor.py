@@ -58,6 +58,7 @@ def test_batches_are_split_until_they_fit(
         predictor(store, silent)
 
 
+@pytest.mark.slow  # The fast tests are run without oneDNN.
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="TensorFlow has oneDNN on x86 only")
 def test_gelu_is_computed_with_its_product(store: TokenStore, model: Any) -> None:
     tf.config.optimizer.set_experimental_options({"remapping": True})
