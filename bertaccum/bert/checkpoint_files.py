@@ -117,14 +117,35 @@ _IN_FOLDER = re.compile(
 _LATEST = re.compile(r'^\s*model_checkpoint_path:\s*"(?:.*[/\\])?([^"/\\]+)"', re.MULTILINE)
 
 
+def _refuse_unread(path: Path) -> None:
+    """Raise InputError if a file contains weights, but other weights of its folder are read."""
+    indexes = (f"{name}{INDEX_SUFFIX}" for name in (WEIGHTS, TORCH_WEIGHTS))
+    read_for = {**{name: name for name in WEIGHT_FILES}, **dict(zip(SHARDS, indexes, strict=True))}
+    wanted = next(
+        (name for pattern, name in read_for.items() if fnmatchcase(path.name, pattern)), None
+    )
+    read = weights_in(path.parent)
+    if wanted and read and read != wanted:
+        raise InputError(
+            f"is not read, because {read} is in the same folder",
+            f"pass a folder with the same files, but without {read}",
+            path=path,
+        )
+
+
 def plain_path(named: str) -> str:
-    """Return the folder, the prefix of files or the run that a path means, else the path."""
+    """Return the folder, the prefix of files or the run that a path means, else the path.
+
+    Raises:
+      InputError: The path is that of weights that are not read, because the folder has others.
+    """
     path = Path(named)
     if path.is_file() or not path.exists():
         prefix = path.with_name(_SUFFIX.sub("", path.name)) if path.name else path
         if prefix != path and Path(f"{prefix}.index").is_file():
             path = prefix
         elif path.is_file() and (_IN_FOLDER.fullmatch(path.name) or means_folder(path.name)):
+            _refuse_unread(path)
             path = path.parent
     folder = path if path.is_dir() else path.parent
     # Other programs have folders `best` and files `config.yaml` as well.

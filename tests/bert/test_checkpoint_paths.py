@@ -63,6 +63,28 @@ def test_files_of_a_checkpoint_select_it(release: Path, named: str, prefix: str)
         assert resolved_config(config, "any").init_checkpoint == str(release / prefix)
 
 
+@pytest.mark.parametrize(
+    ("named", "others"),
+    [
+        ("pytorch_model.bin", ["model.safetensors"]),
+        ("pytorch_model.bin", ["model.safetensors.index.json"]),
+        ("model.safetensors.index.json", ["model.safetensors"]),
+        ("pytorch_model-00001-of-00002.bin", ["model.safetensors", "pytorch_model.bin.index.json"]),
+    ],
+)
+def test_weights_beside_those_that_are_read_are_refused(
+    tmp_path: Path, named: str, others: list[str]
+) -> None:
+    for name in (named, *others):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=f"{named}.* is not read, because {others[0]} is in the"):
+        plain_path(str(tmp_path / named))
+    for name in (tmp_path, tmp_path / others[0]):
+        assert plain_path(str(name)) == str(tmp_path)
+    (tmp_path / others[0]).unlink()
+    assert plain_path(str(tmp_path / named)) == str(tmp_path)
+
+
 @pytest.mark.parametrize("told", ["model.ckpt-7", "/there/on another machine/model.ckpt-7"])
 def test_output_folder_of_run_classifier_has_its_latest_checkpoint(
     release: Path, told: str
@@ -103,6 +125,7 @@ def test_files_of_a_run_and_of_a_folder_select_it(tmp_path: Path) -> None:
     for name in names:
         (folder / name).touch()
         assert plain_path(str(folder / name)) == str(folder)
+        (folder / name).unlink()
     for name in ("bert-small", "none", "absent/model", str(folder), "."):
         assert plain_path(name) == name
 
