@@ -126,24 +126,23 @@ def test_checkpoint_contains_only_trained_weights_and_gives_the_same_outputs(
     np.testing.assert_allclose(logits_of(loaded, TOKENS), logits_of(model, TOKENS), atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["bias", "half"])
 def test_resumed_run_is_the_uninterrupted_one(
     folder: Path, whole: Callable[[str], tf_keras.Model], tmp_path: Path, case: str
 ) -> None:
+    """Without what the last update wrote, a run is as if it was killed before."""
     whole(case)
-    shorter = {"max_updates": 3, "eval_every": 4}
-    list(
-        train(
-            TrainConfig(**options(folder, str(tmp_path / "cut"), **CASES[case], **shorter)), silent
-        )
-    )
+    cut = shutil.copytree(folder / case, tmp_path / "cut")
+    for name in ("checkpoints/update-4", "best"):
+        shutil.rmtree(cut / name)
+    (cut / "summary.json").unlink()
     with pytest.raises(ConfigError, match=r"cannot change `adapt` to full \(was "):
-        list(resume(tmp_path / "cut", {"adapt": "full"}, silent))
+        list(resume(cut, {"adapt": "full"}, silent))
     if "lora_rank" in CASES[case]:
         with pytest.raises(ConfigError, match=r"cannot change `lora_rank` to 4 \(was 3\)"):
-            list(resume(tmp_path / "cut", {"lora_rank": 4}, silent))
-    list(resume(tmp_path / "cut", {"max_updates": 4}, silent))
-    one, two = result(folder / case), result(tmp_path / "cut")
+            list(resume(cut, {"lora_rank": 4}, silent))
+    list(resume(cut, {}, silent))
+    one, two = result(folder / case), result(cut)
     assert one["state"] == two["state"]
     assert one["best"] == two["best"]
 
@@ -187,7 +186,7 @@ def test_random_weights_are_saved_with_their_adapters(folder: Path) -> None:
     np.testing.assert_allclose(logits_of(found, TOKENS), logits_of(model, TOKENS), atol=1e-5)
 
 
-@pytest.mark.parametrize("more", [LORA, {"adapt": "full"}, CASES["half"]])
+@pytest.mark.parametrize("more", [{"adapt": "full"}, CASES["half"]])
 def test_another_run_begins_with_merged_weights(
     folder: Path, run: Path, tmp_path: Path, more: dict[str, Any]
 ) -> None:

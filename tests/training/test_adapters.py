@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,6 +38,7 @@ TRAINED = {
     "bias": (BIAS, rf"bias|beta|{HEAD}"),
     "bias of some layers": ({**BIAS, "train_layers": 1}, rf"layer_1.*(bias|beta)|{HEAD}"),
 }
+COMPILED = {"sizes": 3, "compile": "on", "recompute": "layer"}
 
 
 def model_of(**options: Any) -> tuple[TrainConfig, tf_keras.Model]:
@@ -118,47 +117,40 @@ def plainly_trained(store: TokenStore, chosen: str, **options: Any) -> dict[str,
 
 
 @pytest.mark.parametrize("case", TRAINED)
-def test_updates_are_those_of_the_definition(store: TokenStore, case: str) -> None:
+def test_trained_weights_are_those_of_the_options(case: str) -> None:
     options, chosen = TRAINED[case]
     _, model = model_of(**options)
-    before, found = named(model), trained(store, offload="all", **options)
+    found = [v.name for v in model.trainable_variables]
+    assert sorted(found) == sorted(name for name in named(model) if re.search(chosen, name))
+
+
+@pytest.mark.parametrize("case", [case for case in TRAINED if case != "bias"])
+def test_updates_are_those_of_the_definition(store: TokenStore, case: str) -> None:
+    options, chosen = TRAINED[case]
+    before, found = named(model_of(**options)[1]), trained(store, offload="all", **options)
     expected = plainly_trained(store, chosen, **options)
-    assert len(model.trainable_variables) == sum(bool(re.search(chosen, name)) for name in before)
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6, err_msg=name)
         assert np.array_equal(value, before[name]) != bool(re.search(chosen, name)), name
 
 
-DROPOUT = {"lora": {**LORA, "dropout": 0.2, "lora_dropout": 0.4}, "bias": {**BIAS, "dropout": 0.2}}
-
-
-@pytest.fixture(scope="module")
-def whole(store: TokenStore) -> Callable[[str], dict[str, np.ndarray]]:
-    """Return a function that trains in micro-batches of 8 examples, once for each of `DROPOUT`."""
-    return functools.cache(lambda name: trained(store, **DROPOUT[name]))
-
-
-@pytest.mark.parametrize("name", DROPOUT)
 @pytest.mark.parametrize(
-    "other",
+    ("options", "other"),
     [
-        {"sizes": 32},
-        {"sizes": 5, "recompute": "layer", "offload": "moments"},
-        pytest.param({"sizes": 3, "compile": "on", "recompute": "layer"}, marks=pytest.mark.slow),
+        ({**LORA, "lora_dropout": 0.4}, {"sizes": 5, "recompute": "layer", "offload": "moments"}),
+        pytest.param(BIAS, COMPILED, marks=pytest.mark.slow),
+        pytest.param(
+            {**LORA, "lora_dropout": 0.4, "frozen_dtype": "bfloat16"},
+            COMPILED,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_updates_do_not_depend_on_the_cut(
-    store: TokenStore, whole: Callable[[str], Any], name: str, other: dict[str, Any]
+    store: TokenStore, options: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    cut = trained(store, **DROPOUT[name], **other)
-    for weight, value in whole(name).items():
-        np.testing.assert_allclose(cut[weight], value, rtol=0, atol=1e-6, err_msg=weight)
-
-
-@pytest.mark.slow
-def test_compiled_updates_with_frozen_weights_in_half_precision(store: TokenStore) -> None:
-    half = {**LORA, "frozen_dtype": "bfloat16", "dropout": 0.2, "lora_dropout": 0.4}
-    whole, cut = trained(store, **half), trained(store, sizes=5, compile="on", **half)
+    whole = trained(store, sizes=32, dropout=0.2, **options)
+    cut = trained(store, dropout=0.2, **options, **other)
     for name, value in whole.items():
         one, two = np.float32(cut[name]), np.float32(value)
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-6, err_msg=name)
@@ -181,20 +173,19 @@ def test_other_initial_weights_do_not_depend_on_adapters() -> None:
     assert not np.array_equal(a_of_two[0], drawn)
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.2, 0.4])
-def test_dropout_of_adapters_changes_no_other_mask(rate: float) -> None:
+def test_dropout_of_adapters_changes_no_other_mask() -> None:
     seed, count = tf.constant([3, 1], tf.int64), tf.constant(8)
-    masks = [
+    plain, *all_adapted = (
         draw_masks(model_of(dropout=0.2, **options)[1], seed, count)
-        for options in ({}, {**LORA, "lora_dropout": rate})
-    ]
-    plain, adapted = masks
-    own = [adapted.sites.index(site) for site in plain.sites]
-    assert len(adapted.sites) == len(plain.sites) + 12 and max(plain.sites) < ADAPTER_SITE
-    assert len(set(adapted.sites)) == len(adapted.sites)
-    np.testing.assert_array_equal(adapted.pools[0.2], plain.pools[0.2])
-    np.testing.assert_array_equal(tf.gather(adapted.of_sites, own), plain.of_sites)
-    np.testing.assert_array_equal(adapted.offsets, plain.offsets)
+        for options in ({}, *({**LORA, "lora_dropout": rate} for rate in (0.05, 0.2, 0.4)))
+    )
+    for adapted in all_adapted:
+        own = [adapted.sites.index(site) for site in plain.sites]
+        assert len(adapted.sites) == len(plain.sites) + 12 and max(plain.sites) < ADAPTER_SITE
+        assert len(set(adapted.sites)) == len(adapted.sites)
+        np.testing.assert_array_equal(adapted.pools[0.2], plain.pools[0.2])
+        np.testing.assert_array_equal(tf.gather(adapted.of_sites, own), plain.of_sites)
+        np.testing.assert_array_equal(adapted.offsets, plain.offsets)
 
 
 def test_dropout_of_adapters_drops_their_share_of_inputs_wider_than_a_mask() -> None:
@@ -228,14 +219,21 @@ def test_merged_model_has_the_same_outputs_and_the_weights_of_a_plain_one() -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
+    ("options", "chosen"),
     [
-        (LORA, "float16"),
-        (BIAS, "bfloat16"),
-        ({"train_layers": 1}, "float16"),
-        ({"freeze": "embeddings"}, "bfloat16"),
+        ({"train_layers": 1}, "layer_0.*kernel|word_embeddings"),
+        ({"freeze": "embeddings"}, "word_embeddings"),
     ],
 )
+def test_frozen_kernels_and_embeddings_are_in_half_precision(
+    options: dict[str, Any], chosen: str
+) -> None:
+    _, model = model_of(frozen_dtype="float16", **options)
+    for v in model.variables:
+        assert (v.dtype == tf.float16) == bool(re.search(chosen, v.name)), v.name
+
+
+@pytest.mark.parametrize(("options", "dtype"), [(LORA, "float16"), (BIAS, "bfloat16")])
 def test_frozen_weights_in_half_precision_train_like_rounded_ones(
     store: TokenStore, options: dict[str, Any], dtype: str
 ) -> None:
