@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def made(folder: Path, out: Path, **options: Any) -> TrainConfig:
         "save_every": "2",
         "learning_rate": 1e-4,
         "compile": "on",
+        "noise_scale": "none",
     }
     return TrainConfig(**given | options)
 
@@ -70,14 +72,18 @@ def weights(run: TrainConfig) -> np.ndarray:
     return np.concatenate([w.numpy().ravel() for w in model.weights])
 
 
-def test_resumed_run_keeps_the_compiled_steps(config: Make, whole: TrainConfig) -> None:
-    cut = config("cut", max_updates=2)
-    list(train(cut, silent))
-    out = Path(str(cut.out))
+def copy_of(run: TrainConfig, out: Path) -> Path:
+    return shutil.copytree(str(run.out), out)
+
+
+def test_resumed_run_keeps_the_compiled_steps(tmp_path: Path, whole: TrainConfig) -> None:
+    out = copy_of(whole, tmp_path / "cut")
+    shutil.rmtree(out / "checkpoints/update-4")
+    (out / "summary.json").unlink()
     with pytest.raises(ConfigError, match="`compile` to off"):
         list(resume(out, {"compile": "off"}, silent))
-    list(resume(out, {"compile": "auto", "max_updates": 4}, silent))
-    assert result(whole.out)["state"] == result(cut.out)["state"]
+    list(resume(out, {"compile": "auto"}, silent))
+    assert result(whole.out)["state"] == result(out)["state"]
     assert read_run_config(out).compile == "on"
     plan = json.loads((out / "plan.json").read_text())
     assert plan["shapes"] and 0 < plan["real_share"] <= 1
@@ -124,11 +130,12 @@ def test_resumed_run_cuts_windows_by_the_recorded_prices(
     config: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU they were measured, and another measurement would give other micro-steps."""
-    run = config("run", max_updates=1, compile="off")
+    run = config("run", max_updates=0, compile="off")
     measured, used = Compilation(False, Prices(3.0, 0.5), 7.0), list[Prices]()
     with monkeypatch.context() as patched:
         patched.setattr(setup, "decide", lambda *_: measured)
         list(train(run, silent))
+    assert read_run_config(Path(str(run.out))).compile == "off"
     true = updater.make_window
 
     def make_window(*args: Any) -> Any:
@@ -136,17 +143,15 @@ def test_resumed_run_cuts_windows_by_the_recorded_prices(
         return true(*args)
 
     monkeypatch.setattr(updater, "make_window", make_window)
-    list(resume(Path(str(run.out)), {"max_updates": 2}, silent))
+    list(resume(Path(str(run.out)), {"max_updates": 1}, silent))
     assert set(used) == {measured.prices}
 
 
-def test_damaged_record_of_the_prices_is_named(config: Make) -> None:
-    run = config("run", max_updates=1, compile="off")
-    list(train(run, silent))
-    assert read_run_config(Path(str(run.out))).compile == "off"
-    inputs = Path(str(run.out)) / "inputs.json"
+def test_damaged_record_of_the_prices_is_named(tmp_path: Path, whole: TrainConfig) -> None:
+    run = copy_of(whole, tmp_path / "run")
+    inputs = run / "inputs.json"
     values = json.loads(inputs.read_text())
     for cutting in ([1], {"step_tokens": 0}, {"step_tokens": "many"}):
         inputs.write_text(json.dumps(values | {"cutting": cutting}))
         with pytest.raises(InputError, match=r"inputs\.json.*damaged"):
-            list(resume(Path(str(run.out)), {"max_updates": 6}, silent))
+            list(resume(run, {"max_updates": 6}, silent))

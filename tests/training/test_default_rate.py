@@ -34,15 +34,16 @@ def test_run_says_and_records_its_rate_and_keeps_it_when_resumed(
     options = ("--data", tmp_path / "reviews", "--bert-config", bert_config, "--cut", "count")
     small = ("--init-checkpoint", "none", "--target-batch", 8, "--micro-batch", 8)
     out, rest = tmp_path / "run", (*options, *small, "--max-seq-length", 16)
-    code, _, err = program("train", *rest, "--max-updates", 1, "--out", out)
+    code, _, err = program("train", *rest, "--max-updates", 0, "--out", out)
     assert code == 0, err
     assert "learning rate 0.0005, the default for this model\n" in err
     assert yaml.safe_load((out / "config.yaml").read_text())["learning_rate"] == 5e-4
     code, _, err = program("train", "--resume", out, "--learning-rate", 2e-5)
     assert code == 2 and "--learning-rate to 2e-05 (was 0.0005)" in err
-    code, _, err = program("train", "--resume", out, "--max-updates", 2)
+    code, _, err = program("train", "--resume", out, "--max-updates", 1)
     assert code == 0, err
+    assert yaml.safe_load((out / "config.yaml").read_text())["learning_rate"] == 5e-4
     other = tmp_path / "other"
-    err = program("train", *rest, "--max-updates", 1, "--learning-rate", 2e-5, "--out", other)[2]
+    err = program("train", *rest, "--max-updates", 0, "--learning-rate", 2e-5, "--out", other)[2]
     assert "the default" not in err
     assert yaml.safe_load((other / "config.yaml").read_text())["learning_rate"] == 2e-5

@@ -350,11 +350,14 @@ def test_killed_run_resumes_bit_identically_but_not_with_another_teacher_or_othe
     """
     more = tmp_path / "more.csv"
     options = make_student(tmp_path, "tags", unlabelled=str(more), windows=2)
-    options["max_seq_length"] = 5
+    options |= {"max_seq_length": 5, "keep": 9}
     started = run(options, tmp_path / "whole")[0]
     assert isinstance(started, Started)
     assert (started.train_examples, started.unlabeled_examples) == (44, 13)
-    stop_after(3, options, tmp_path / "run")
+    killed = shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    for path in (killed / "best", *(killed / f"checkpoints/update-{n}" for n in range(3, 7))):
+        shutil.rmtree(path)
+    (killed / "summary.json").unlink()
     other, texts = shutil.copytree(tmp_path / "run", tmp_path / "other"), more.read_text()
     for rows, message in (
         (13, "unlabelled changed since this run began"),
@@ -368,8 +371,8 @@ def test_killed_run_resumes_bit_identically_but_not_with_another_teacher_or_othe
     with pytest.raises(InputError, match=r"more\.csv: .*choose another file with `unlabelled`"):
         list(resume(other, {}, silent))
     teacher = Path(options["teacher"]).rename(tmp_path / "moved")
-    assert Here.jobs == 2
     api.train(resume=tmp_path / "run", **moved)
+    assert Here.jobs == 2
     assert result(tmp_path / "run") == result(tmp_path / "whole")
     shutil.rmtree(tmp_path / "cache" / "teachers")
     with pytest.raises(InputError, match=r"teacher: this teacher is gone, and .*; set `teacher` t"):

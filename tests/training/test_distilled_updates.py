@@ -117,29 +117,30 @@ def example_loss(name: str, row: int, data: TokenStore, teacher: Any, logits: An
 
 
 def reference(name: str, data: TokenStore, labels: TeacherLabels) -> tuple[np.ndarray, list[float]]:
-    """Train on whole windows, example by example; return the weights and the losses."""
+    """Train on whole windows, padded to the maximum; return the weights and the losses."""
     model, losses = model_of(CASES[name]), []
     optimizer = make_optimizer(CONFIG, UPDATES, 1).inner
     logits_of = [labels.labeled, labels.unlabeled]
-
-    @tf.function(input_signature=[tf.TensorSpec([1, None], tf.int32)])
-    def logits(tokens: tf.Tensor) -> tf.Tensor:
-        ids, segments = unpack(tokens)
-        positions = tf.where(tokens >= TAG)[None, :, 1] if name == "tags" else None
-        return model(encoder_inputs(ids, tf.ones_like(ids), segments, positions), training=True)[0]
-
     for rows in windows_of(data):
+        tokens = tf.ragged.constant(
+            [data.token_ids[data.offsets[r] : data.offsets[r + 1]] for r in rows], tf.int32
+        ).to_tensor(shape=[None, 32])
+        ids, segments = unpack(tokens)
+        positions = tf.zeros_like(ids) + tf.range(32) if name == "tags" else None
+        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments, positions)
         with tf.GradientTape() as tape:
-            parts = []
-            for row in rows.tolist():
-                tokens = data.token_ids[None, data.offsets[row] : data.offsets[row + 1]]
+            parts, logits = [], model(inputs, training=True)
+            for row, given, found in zip(rows.tolist(), tokens, logits, strict=True):
                 number, part = row % LABELED, logits_of[row >= LABELED]
                 start, end = number, number + 1
                 if name == "tags":
                     start, end = part.offsets[number : number + 2]
                 own = part.rows[start:end]
-                own = own if name == "tags" else own[0]
-                parts.append(example_loss(name, row, data, own, logits(tokens)))
+                if name == "tags":
+                    found = tf.boolean_mask(found, given >= TAG)
+                else:
+                    own = own[0]
+                parts.append(example_loss(name, row, data, own, found))
             total = tf.add_n([tf.cast(loss, tf.float32) for loss, _ in parts])
             loss = total / sum(weight for _, weight in parts)
         apply_plainly(optimizer, model, tape.gradient(loss, model.trainable_variables))
