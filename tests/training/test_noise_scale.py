@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tf_keras
@@ -21,6 +25,9 @@ from bertaccum.training.noise_scale import (
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
+ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
+Trained = tuple[list[dict[str, float]], np.ndarray]
+
 
 def truth(examples: np.ndarray) -> tuple[float, float]:
     """Return the noise and the signal of single examples' gradients, [examples, size]."""
@@ -32,12 +39,13 @@ def truth(examples: np.ndarray) -> tuple[float, float]:
 def test_estimates_are_unbiased_for_windows_of_an_epoch(size: int, same_epoch: float) -> None:
     rng = np.random.default_rng(0)
     examples = rng.normal(size=[12, 3]) + 0.3
-    found = []
-    for _ in range(40_000):
-        order, other = rng.permutation(12), rng.permutation(12)
-        own, earlier = examples[order[:size]].mean(axis=0), examples[order[size:]].mean(axis=0)
-        earlier = same_epoch * earlier + (1 - same_epoch) * examples[other[:5]].mean(axis=0)
-        found.append(noise_and_signal(own @ own, own @ earlier, size, 12, same_epoch))
+    order, other = rng.permuted(np.tile(np.arange(12), (2, 40_000, 1)), axis=2)
+    owns, others = examples[order[:, :size]].mean(axis=1), examples[other[:, :5]].mean(axis=1)
+    earlier = same_epoch * examples[order[:, size:]].mean(axis=1) + (1 - same_epoch) * others
+    found = [
+        noise_and_signal(own @ own, own @ before, size, 12, same_epoch)
+        for own, before in zip(owns, earlier, strict=True)
+    ]
     noise, signal = truth(examples)
     errors = np.std(found, axis=0) / np.sqrt(len(found))
     assert (abs(np.mean(found, axis=0) - [noise, signal]) < 4 * errors).all()
@@ -115,12 +123,18 @@ def test_groups_add_up() -> None:
     assert list(found["noise_scales"]) == ["encoder", "head"]
 
 
+@pytest.fixture(scope="module")
+def trained(store: TokenStore) -> Callable[..., Trained]:
+    """Return `train` for the store, which trains only once with the same options."""
+    return functools.cache(functools.partial(train, store))
+
+
 def train(
     store: TokenStore, micro_batch: int, offload: str = "none", measured: bool = True
-) -> tuple[list[dict[str, float]], np.ndarray]:
+) -> Trained:
     """Return the fields of six updates, and the weights after them."""
     tf_keras.utils.set_random_seed(1)
-    model = build_classifier(build_encoder(TINY, 0.1), TINY, 2, 0.1)
+    model = build_classifier(build_encoder(ONE_LAYER, 0.1), ONE_LAYER, 2, 0.1)
     config = TrainConfig(learning_rate=1e-3, offload=offload)
     optimizer = make_optimizer(config, 6, 1 if micro_batch == 32 else 2)
     optimizer.build(model.trainable_variables)
@@ -136,12 +150,11 @@ def train(
     return fields, np.concatenate([w.numpy().ravel() for w in model.trainable_variables])
 
 
-@pytest.mark.parametrize(("micro_batch", "offload"), [(8, "none"), (16, "all")])
+@pytest.mark.parametrize("options", [(8,), (16, "all")])
 def test_estimates_do_not_depend_on_micro_batches_or_offloading(
-    store: TokenStore, micro_batch: int, offload: str
+    trained: Callable[..., Trained], options: tuple[int | str, ...]
 ) -> None:
-    expected, _ = train(store, 32)
-    found, _ = train(store, micro_batch, offload)
+    (expected, _), (found, _) = trained(32), trained(*options)
     assert found[0] == expected[0] == {} and len(found[5]) == 4
     for one, other in zip(found[1:], expected[1:], strict=True):
         for name in ("gradient_noise", "gradient_signal", "noise_scale"):
@@ -149,7 +162,7 @@ def test_estimates_do_not_depend_on_micro_batches_or_offloading(
         assert list(one["noise_scales"]) == ["embeddings", "encoder", "head"]
 
 
-def test_estimates_do_not_change_the_updates(store: TokenStore) -> None:
-    (fields, weights), (none, same) = (train(store, 8, measured=m) for m in (True, False))
+def test_estimates_do_not_change_the_updates(trained: Callable[..., Trained]) -> None:
+    (fields, weights), (none, same) = trained(8), trained(8, measured=False)
     np.testing.assert_array_equal(weights, same)
     assert fields[5] and not any(none)
