@@ -23,6 +23,7 @@ NAME = "owner/my-bert"
 OPTIONS = (
     *("--data", "reviews", "--init-checkpoint", NAME, "--max-seq-length", 16),
     *("--target-batch", 8, "--micro-batch", 4, "--epochs", 1, "--compile", "off"),
+    *("--noise-scale", "none"),
 )
 # Trains a grid of two rates, but ends the process when the first one has finished.
 HALF_A_SWEEP = """
@@ -88,7 +89,8 @@ def test_resumed_run_keeps_its_commit(client: HubClient, commits: list[str]) -> 
 
 def test_all_seeds_begin_with_one_commit(client: HubClient, commits: list[str]) -> None:
     for seeds in (1, 2):
-        done = client.program("train", *OPTIONS, "--out", "runs", "--seeds", seeds)
+        options = ("--out", "runs", "--seeds", seeds, "--max-updates", 0)
+        done = client.program("train", *OPTIONS, *options)
         assert done.returncode == 0, done.stderr
         assert begun_with(client.folder / f"runs/seed-{seeds - 1}").endswith(commits[0])
         move(client, commits[1])
@@ -96,7 +98,8 @@ def test_all_seeds_begin_with_one_commit(client: HubClient, commits: list[str]) 
 
 def test_all_cells_of_a_sweep_begin_with_one_commit(client: HubClient, commits: list[str]) -> None:
     names = [name[2:].replace("-", "_") for name in OPTIONS[::2]]
-    options = json.dumps({**dict(zip(names, OPTIONS[1::2], strict=True)), "out": "sweep"})
+    values = dict(zip(names, OPTIONS[1::2], strict=True))
+    options = json.dumps({**values, "out": "sweep", "max_updates": 0})
     assert client.run(HALF_A_SWEEP, options).returncode == 3
     move(client, commits[1])
     runs = list((client.folder / "sweep").glob("*/seed-0"))
