@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from forked import PROGRAM, Forked
 from resuming import result
-from small import write_google_checkpoint, write_small_model
+from small import write_google_checkpoint, write_small_model, write_small_task
 from test_task_updates import CASES, write_case
 
 from bertaccum.bert.encoder import build_encoder
@@ -189,7 +189,8 @@ def test_second_signal_stops_immediately(start: Start, tmp_path: Path) -> None:
     assert "digest" in read_text(folder / "update-1/position.json")
 
 
-def test_signal_during_preparation_leaves_no_files(start: Start, tmp_path: Path) -> None:
+def test_signal_during_preparation_leaves_no_files(tmp_path: Path) -> None:
+    write_small_task(tmp_path / "reviews", train=8, dev=4)
     command = [sys.executable, "-m", "bertaccum", *map(str, new_run("run"))]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
