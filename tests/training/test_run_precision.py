@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tf_keras
@@ -22,6 +23,7 @@ from bertaccum.runs.record import read_run_config
 from bertaccum.system.progress import silent
 from bertaccum.training import agreed_plan
 from bertaccum.training import train as training
+from bertaccum.training.events import Started
 from bertaccum.training.inputs import run_inputs
 from bertaccum.training.loop import Run
 from bertaccum.training.train import resume, train
@@ -46,6 +48,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
         target_batch=8,
         max_updates=1,
         save_every="1",
+        noise_scale="none",
     )
 
 
@@ -62,6 +65,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     made: list[Run] = []
     monkeypatch.setattr(training, "Run", lambda *args: made.append(Run(*args)) or made[-1])
     return made
+
+
+def start(events: Any) -> None:
+    """Start a run, and close it before its first update."""
+    assert isinstance(next(events), Started)
+    events.close()
 
 
 def check(run: Run, precision: str) -> None:
@@ -99,7 +108,7 @@ def test_run_uses_records_and_keeps_the_faster_precision(
     # The rest of the run does not depend on the GPU or on new measurements.
     pretend(monkeypatch, GTX_1050_TI)
     Simulated.started.clear()
-    list(resume(folder.path, {"max_updates": 2, "precision": "auto"}, silent))
+    start(resume(folder.path, {"max_updates": 2, "precision": "auto"}, silent))
     assert Simulated.started == []
     assert json.loads(folder.plan.read_text()) == plan | {"updates": 2}
     assert read_run_config(folder.path).precision == chosen
@@ -115,7 +124,7 @@ def test_device_decides_if_nothing_is_measured(
     config: TrainConfig, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, A100)
-    list(train(dataclasses.replace(config, micro_batch=4), silent))
+    start(train(dataclasses.replace(config, micro_batch=4), silent))
     check(runs[0], BFLOAT16)
     assert Simulated.started == []
 
