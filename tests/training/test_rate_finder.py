@@ -73,9 +73,13 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return places | shape | {"bert_config": str(encoder), "init_checkpoint": "none"}
 
 
-def test_rates_rise_and_the_losses_do_not_depend_on_the_micro_batch(
-    options: dict[str, Any], tmp_path: Path
+def test_rates_rise_and_the_losses_do_not_depend_on_the_micro_batch_and_no_run_starts(
+    options: dict[str, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The command prints the suggestion."""
     whole = bertaccum.find_learning_rate(**options, micro_batch=8)
     folder = tmp_path / "found"
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -86,14 +90,6 @@ def test_rates_rise_and_the_losses_do_not_depend_on_the_micro_batch(
     np.testing.assert_allclose(
         whole["rates"], np.geomspace(LOWEST, HIGHEST, 30)[:updates], rtol=1e-5
     )
-    cut = bertaccum.find_learning_rate(**options | {"out": str(tmp_path / "cut")}, micro_batch=3)
-    np.testing.assert_allclose(cut["losses"], whole["losses"], atol=1e-4)
-    assert cut["learning_rate"] == whole["learning_rate"]
-
-
-def test_command_prints_the_suggestion_and_starts_no_run(
-    options: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(Path(options["data"]).parent)
     flags = [
         part
@@ -102,14 +98,16 @@ def test_command_prints_the_suggestion_and_starts_no_run(
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
     with pytest.raises(SystemExit) as done:
-        main(["train", "--find-lr", "--micro-batch", "8", *flags])
+        main(["train", "--find-lr", "--micro-batch", "3", *flags])
     assert not done.value.code
     printed = capfd.readouterr().out
     assert "learning rate" in printed and "1.0e-06" in printed
     (folder,) = Path("runs").iterdir()
     assert folder.name.endswith("-learning-rate")
-    record = json.loads((folder / "learning_rate.json").read_text())
-    assert record["target_batch"] == 8
+    cut = json.loads((folder / "learning_rate.json").read_text())
+    assert cut["target_batch"] == 8
+    np.testing.assert_allclose(cut["losses"], whole["losses"], atol=1e-4)
+    assert cut["learning_rate"] == whole["learning_rate"]
     with pytest.raises(SystemExit) as done:
         main(["train", "--find-lr", "--seeds", "2", *flags])
     assert done.value.code == 2
