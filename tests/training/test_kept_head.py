@@ -82,6 +82,7 @@ def options(**more: Any) -> dict[str, Any]:
         "max_seq_length": 16,
         "out": "run",
         "micro_batch": 4,
+        "noise_scale": "none",
         "keep_head": True,
     } | more
 
