@@ -61,6 +61,8 @@ def fitted(
     model = build()
     if steps is not None:
         accumulate_gradients(model, steps, **(settings or {}))
+    # Tracing takes longer than the three steps of a large batch.
+    compiled = {"run_eagerly": steps is None} | compiled
     model.compile(tf_keras.optimizers.SGD(0.5, momentum=0.9), loss, **compiled)
     model.fit(x, y, batch_size=8 // (steps or 1), epochs=3, shuffle=False, verbose=0)
     return model
@@ -134,8 +136,8 @@ def with_own_step() -> tf_keras.Model:
 IGNORING = SparseCrossentropy(from_logits=True, ignore_class=IGNORED)
 VOIDS = SparseCrossentropy(from_logits=True, ignore_class=255)
 CASES: dict[str, tuple[Any, ...]] = {
-    "ignored words": (language_model, TOKENS, LABELS, IGNORING),
-    "ignored words of a whole micro-batch": (language_model, TOKENS, NO_LABELS, IGNORING),
+    # Among them are all words of a micro-batch.
+    "ignored words": (language_model, TOKENS, NO_LABELS, IGNORING),
     "ignored words and a step of its own": (with_own_step, TOKENS, LABELS, IGNORING),
     "ignored pixels": (segmentation, IMAGES, PIXELS, VOIDS),
     "ignored words and a mask": (lambda: language_model(True), TOKENS, FEWER_LABELS, IGNORING),
@@ -149,13 +151,12 @@ def test_micro_batch_is_weighted_by_the_divisor_of_its_loss(case: str) -> None:
     assert differing(*CASES[case]) < 1e-6
 
 
-# A micro-batch without a label has the loss NaN and the weight 0.
-@pytest.mark.parametrize("labels", [LABELS, NO_LABELS])
-def test_loss_weight_sets_the_divisor_of_a_scalar_loss(labels: np.ndarray) -> None:
+def test_loss_weight_sets_the_divisor_of_a_scalar_loss() -> None:
+    """One micro-batch has no label, so that its loss is NaN and its weight 0."""
     settings = {"loss_weight": real_words}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert differing(language_model, TOKENS, labels, scalar, settings=settings) < 1e-6
+        assert differing(language_model, TOKENS, NO_LABELS, scalar, settings=settings) < 1e-6
 
 
 def test_scalar_loss_without_loss_weight_warns() -> None:
@@ -182,7 +183,7 @@ def test_logs_of_a_partial_window_equal_those_of_a_large_batch(on_partial: str) 
     model = accumulate_gradients(language_model(), 2, on_partial)
     model.set_weights(whole.get_weights())
     model.compile(tf_keras.optimizers.SGD(0.0), IGNORING)
-    whole.compile(tf_keras.optimizers.SGD(0.0), IGNORING)
+    whole.compile(tf_keras.optimizers.SGD(0.0), IGNORING, run_eagerly=True)
     logs = [
         one.fit(TOKENS, LABELS, batch_size=size, epochs=2, shuffle=False, verbose=0).history["loss"]
         for one, size in ((model, 3), (whole, 6))
@@ -221,7 +222,7 @@ def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, ho
         elif steps:
             dtype = None if how == "optimizer" else how
             optimizer = AccumulatingOptimizer(optimizer, steps, accumulator_dtype=dtype)
-        model.compile(optimizer)
+        model.compile(optimizer, run_eagerly=not steps)
         model.fit(IMAGES[:, 0, :, 0], batch_size=8 // (steps or 1), epochs=3, verbose=0)
         return model.get_weights()
 
@@ -243,7 +244,7 @@ def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
         model = Mean([layers.Dense(3), Energies()])
         if steps:
             accumulate_gradients(model, steps)
-        model.compile(tf_keras.optimizers.SGD(0.1))
+        model.compile(tf_keras.optimizers.SGD(0.1), run_eagerly=not steps)
         features = tf.data.Dataset.from_tensor_slices(IMAGES[:, 0, :, 0]).batch(8 // (steps or 1))
         model.fit(features, epochs=3, verbose=0)
         return model.get_weights()
@@ -253,7 +254,8 @@ def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
 
 
 def test_loss_weight_is_saved_with_the_model(tmp_path: Path) -> None:
-    model = fitted(language_model, TOKENS, LABELS, scalar, 4, {"loss_weight": real_words})
+    settings = {"loss_weight": real_words}
+    model = fitted(language_model, TOKENS, LABELS, scalar, 4, settings, run_eagerly=True)
     model.save(tmp_path / "model.keras")
     functions = {"scalar": scalar, "real_words": real_words}
     again = tf_keras.models.load_model(tmp_path / "model.keras", custom_objects=functions)
@@ -312,7 +314,7 @@ def test_sample_weights_of_zero_replace_different_masks() -> None:
     def train(steps: int) -> list[np.ndarray]:
         tf_keras.utils.set_random_seed(0)
         model = accumulate_gradients(two_masks(mask_zero=False), steps)
-        model.compile(tf_keras.optimizers.SGD(0.5, momentum=0.9), "mse")
+        model.compile(tf_keras.optimizers.SGD(0.5, momentum=0.9), "mse", run_eagerly=True)
         real = {key: (tokens != 0).astype(np.float32) for key, tokens in PAIRS.items()}
         settings = {"batch_size": -(-8 // steps), "epochs": 3, "shuffle": False, "verbose": 0}
         model.fit(PAIRS, TARGETS, sample_weight=real | {"both": np.ones(8)}, **settings)
@@ -335,7 +337,7 @@ def test_outputs_with_the_same_mask_accumulate() -> None:
 @pytest.mark.slow
 def test_two_replicas_equal_one_device() -> None:
     differences = json.loads(output("import test_loss_weights as t; t.on_two_replicas()"))
-    assert len(differences) == 3
+    assert len(differences) == 2
     assert max(differences) < 1e-6
 
 
@@ -348,7 +350,7 @@ def test_losses_with_different_numbers_of_values_raise() -> None:
 
     targets = [LABELS.astype(np.int32), TARGETS["both"]]
     with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers of values"):
-        fitted(build, TOKENS, targets, [Filtered(), "mse"], 4)
+        fitted(build, TOKENS, targets, [Filtered(), "mse"], 4, run_eagerly=True)
 
 
 def on_two_replicas() -> None:
@@ -356,7 +358,7 @@ def on_two_replicas() -> None:
     strategy = fitting.make_strategy(2)
     differences = []
     own = (language_model, TOKENS, LABELS, communicating)
-    for case in (CASES["ignored words"], CASES["ignored pixels"], own):
+    for case in (CASES["ignored words"], own):
         with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
             whole = fitted(*case, steps=None).get_weights()
         with strategy.scope():
