@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,7 @@ def outputs_and_gradients(encoder: tf_keras.Model, training: bool) -> list[np.nd
     ("policy", "bound", "first_token_only", "training"),
     [
         ("float32", 1e-6, False, True),
-        ("float32", 1e-6, True, False),
-        ("mixed_bfloat16", 0.05, True, True),
+        ("mixed_bfloat16", 0.05, True, False),
         ("mixed_float16", 5e-3, False, True),
     ],
 )
@@ -222,6 +221,14 @@ def of_layer(layer: TransformerLayer, weights: list[np.ndarray] | None) -> list[
     return [y.numpy(), *(gradient.numpy() for gradient in gradients)]
 
 
+@cache
+def of_plain_layer() -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the weights of a layer, and its output and gradients."""
+    layer = layer_with()
+    found = of_layer(layer, None)
+    return layer.get_weights(), found
+
+
 PARTS = {
     "transformer_layer.attention": plain_attention,
     "layers.dense": lambda rows, kernel, bias: tf.matmul(rows, kernel) + bias,
@@ -232,8 +239,7 @@ PARTS = {
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_matches_tensorflow(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and gradients equal those of TensorFlow's own functions."""
-    layer = layer_with()
-    expected = of_layer(layer, None)
+    weights, expected = of_plain_layer()
     calls: list[str] = []
 
     def plain(*arguments: Any) -> tf.Tensor:
@@ -241,27 +247,24 @@ def test_each_part_matches_tensorflow(part: str, monkeypatch: pytest.MonkeyPatch
         return PARTS[part](*arguments)
 
     monkeypatch.setattr(f"bertaccum.bert.{part}", plain)
-    found = of_layer(layer_with(), layer.get_weights())
+    found = of_layer(layer_with(), weights)
     assert calls
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("activation", "recompute"), [(gelu, True), (plain_gelu, False), (plain_gelu, True)]
-)
+@pytest.mark.parametrize(("activation", "recompute"), [(gelu, True), (plain_gelu, False)])
 def test_activation_and_recomputation_change_nothing(activation: Any, recompute: bool) -> None:
-    layer, other = layer_with(), layer_with(activation=activation)
+    weights, expected = of_plain_layer()
+    other = layer_with(activation=activation)
     other.recompute = recompute
-    expected = of_layer(layer, None)
-    for one, two in zip(of_layer(other, layer.get_weights()), expected, strict=True):
+    for one, two in zip(of_layer(other, weights), expected, strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=2e-5)
 
 
 def test_masks_depend_on_the_site() -> None:
-    first, other = layer_with(first_site=0), layer_with(first_site=3)
-    found = of_layer(first, None)[0]
-    assert np.abs(of_layer(other, first.get_weights())[0] - found).max() > 0.1
+    weights, expected = of_plain_layer()  # Its first site is 0.
+    assert np.abs(of_layer(layer_with(first_site=3), weights)[0] - expected[0]).max() > 0.1
 
 
 def test_set_recompute_affects_functions_traced_afterwards() -> None:
