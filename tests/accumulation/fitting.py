@@ -25,7 +25,7 @@ LossScale = tf_keras.mixed_precision.LossScaleOptimizer
 def data(overflow: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Return features and targets; with `overflow`, a target in the second window is infinite.
 
-    With two replicas, this target belongs to the second replica, in the third micro-batch.
+    With several replicas, this target belongs to the last one, in the third micro-batch.
     """
     rng = np.random.default_rng(0)
     features = rng.normal(size=(EXAMPLES, 3)).astype(np.float32)
@@ -166,7 +166,7 @@ def main(replicas: int, scale: str, overflow: bool = False, executions: int = 1)
     # equally; the last window has 4 examples.
     window = UNEVEN_WINDOW if scale == "model" else WINDOW
     with tf.device("CPU:0"), tf.distribute.OneDeviceStrategy("CPU:0").scope():
-        expected, _ = fit(lambda: LossScale(adamw()), window, overflow)
+        expected, _ = fit(lambda: LossScale(adamw()), window, overflow, run_eagerly=True)
     sizes = count_reductions()
     with strategy.scope():
         if scale == "model":

@@ -290,13 +290,13 @@ def test_invalid_accumulation_steps_raise(steps: Any, error: type[Exception]) ->
 # --- Several calls in a micro-step ----------------------------------------------------
 
 
-def siamese(layer: Any, accumulating: bool) -> tf_keras.Model:
+def siamese(layer: Any, accumulating: bool, eager: bool = True) -> tf_keras.Model:
     inputs = [layers.Input((CHANNELS,)), layers.Input((CHANNELS,))]
     left, right = (layer(part) for part in inputs)
     model = tf_keras.Model(inputs, layers.Dense(1)(layers.Subtract()([left, right])))
     if accumulating:
         accumulate_gradients(model, STEPS)
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", run_eagerly=eager)
     return model
 
 
@@ -308,7 +308,7 @@ def pairs() -> list[tuple[list[np.ndarray], np.ndarray]]:
 
 def test_each_call_in_a_micro_step_has_its_own_window() -> None:
     layer, big = accum(), layers.BatchNormalization(momentum=MOMENTUM)
-    model, plain = siamese(layer, True), siamese(big, False)
+    model, plain = siamese(layer, True, eager=False), siamese(big, False)
     for (left, right), y in pairs():
         model.train_on_batch([left, right], y)
     for window in windows(count=2):
@@ -334,6 +334,7 @@ def test_partial_windows_of_several_calls_continue_after_loading(tmp_path: Path)
         stopped.train_on_batch(inputs, y)
     stopped.save(tmp_path / "model.keras")
     again = tf_keras.models.load_model(tmp_path / "model.keras")
+    again.run_eagerly = True
     for inputs, y in pairs()[2:]:
         again.train_on_batch(inputs, y)
     for inputs, y in pairs():
@@ -346,7 +347,7 @@ def test_second_call_without_accumulate_gradients_warns() -> None:
     layer = accum()
     with pytest.warns(UserWarning, match=f"calls {layer.name} twice .* `accumulate_gradients`"):
         inputs, y = pairs()[0]
-        siamese(layer, False).train_on_batch(inputs, y)
+        siamese(layer, False, eager=False).train_on_batch(inputs, y)
 
 
 # --- replace_batch_normalization ------------------------------------------------------

@@ -29,7 +29,7 @@ UPDATES = fitting.EPOCHS * fitting.EXAMPLES // fitting.WINDOW
 
 @pytest.fixture(scope="module")
 def large_batch() -> np.ndarray:
-    return fitting.fit(fitting.adamw, fitting.WINDOW)[0]
+    return fitting.fit(fitting.adamw, fitting.WINDOW, run_eagerly=True)[0]
 
 
 # Each place of the loss scale and each way to execute, and an outer scale, which has a conditional
@@ -124,28 +124,18 @@ def check_program(process: Forked, scale: str) -> str:
     return out
 
 
-@pytest.mark.parametrize(
-    ("replicas", "scale"),
-    [
-        (2, "outer"),
-        pytest.param(2, "loop", marks=pytest.mark.slow),
-        pytest.param(4, "inner", marks=pytest.mark.slow),
-        pytest.param(2, "none", marks=pytest.mark.slow),
-        pytest.param(2, "model", marks=pytest.mark.slow),
-    ],
-)
-def test_fit_on_replicas_equals_the_large_batch(replicas: int, scale: str) -> None:
-    check_program(start_program(replicas, scale), scale)
-
-
 @pytest.mark.slow
-def test_fit_on_replicas_with_two_steps_per_execution_equals_the_large_batch() -> None:
-    check_program(start_program(2, "model", executions=2), "model")
+@pytest.mark.parametrize(("scale", "executions"), [("loop", 1), ("model", 2)])
+def test_fit_on_replicas_equals_the_large_batch(scale: str, executions: int) -> None:
+    check_program(start_program(2, scale, executions=executions), scale)
 
 
-@pytest.mark.parametrize("scale", ["inner", pytest.param("outer", marks=pytest.mark.slow)])
-def test_overflow_on_the_second_replica_affects_all_replicas(scale: str) -> None:
-    check_program(start_program(2, scale, overflow=True), scale)
+# All other windows of these runs do not overflow.
+@pytest.mark.parametrize(
+    ("replicas", "scale"), [(2, "outer"), pytest.param(4, "inner", marks=pytest.mark.slow)]
+)
+def test_overflow_on_one_replica_affects_all_replicas(replicas: int, scale: str) -> None:
+    check_program(start_program(replicas, scale, overflow=True), scale)
 
 
 @pytest.mark.slow
@@ -269,7 +259,7 @@ def test_accumulation_steps_can_be_a_function() -> None:
 
     accumulated, expected = fitting.model(), fitting.model()
     accumulated.compile(AccumulatingOptimizer("sgd", steps), "mse")
-    expected.compile("sgd", "mse")
+    expected.compile("sgd", "mse", run_eagerly=True)
     start = 0
     for size in sizes:
         rows = slice(start, start + size)
@@ -320,7 +310,7 @@ def test_flush_applies_a_partial_window() -> None:
     accumulated, expected = fitting.model(), fitting.model()
     optimizer = AccumulatingOptimizer(fitting.adamw(), 4)
     accumulated.compile(optimizer, "mse")
-    expected.compile(fitting.adamw(), "mse")
+    expected.compile(fitting.adamw(), "mse", run_eagerly=True)
     for start in (0, 4, 8):
         accumulated.train_on_batch(features[start : start + 4], targets[start : start + 4])
     assert optimizer.flush()
@@ -338,7 +328,7 @@ def test_overflow_skips_the_window_as_with_the_large_batch(scale: str) -> None:
     late[12] = early[0] = early[8] = np.inf
     accumulated, expected = fitting.model(), fitting.model()
     accumulated.compile(fitting.accumulating(scale, 4), "mse")
-    expected.compile(fitting.LossScale(fitting.adamw()), "mse")
+    expected.compile(fitting.LossScale(fitting.adamw()), "mse", run_eagerly=True)
     for window in (targets[:16], late, targets[16:32], early, targets[32:48]):
         expected.train_on_batch(features[:16], window)
         for start in range(0, 16, 4):
@@ -406,9 +396,10 @@ def test_step_can_change_unscaled_gradients(change: Callable[..., tf.Tensor], ow
                 gradients = [g for g, _ in optimizer.compute_gradients(loss, [variable], tape)]
             optimizer.apply_gradients([(change(gradients[0], variable), variable)])
 
-        traced, size = tf.function(step), 16 // max(steps, 1)
+        # Tracing takes longer than the steps of a reference.
+        run, size = tf.function(step) if scaled and steps == 4 else step, 16 // max(steps, 1)
         for start in range(0, 64, size):
-            traced(features[start : start + size], targets[start : start + size])
+            run(features[start : start + size], targets[start : start + size])
         return variable.numpy(), int(optimizer.iterations.numpy())
 
     expected, updates = train(change is decayed, 0 if change is decayed else 4)
@@ -543,7 +534,7 @@ def test_resume_from_a_partial_window_gives_identical_weights(tmp_path: Path) ->
 
     def fresh() -> tf_keras.Model:
         network = fitting.model()
-        network.compile(fitting.accumulating("inner", 4), "mse")
+        network.compile(fitting.accumulating("inner", 4), "mse", run_eagerly=True)
         return network
 
     def checkpoint(network: tf_keras.Model) -> tf.train.Checkpoint:
@@ -554,6 +545,7 @@ def test_resume_from_a_partial_window_gives_identical_weights(tmp_path: Path) ->
     checkpoint(restored).restore(checkpoint(whole).save(f"{tmp_path}/c"))
     whole.save(tmp_path / "model.keras")
     loaded = tf_keras.models.load_model(tmp_path / "model.keras")
+    loaded.run_eagerly = True
     assert type(loaded.optimizer) is type(whole.optimizer)
     for network in (whole, restored, loaded):
         run(network, range(6, 12))
