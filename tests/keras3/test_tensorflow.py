@@ -37,6 +37,10 @@ def adamw() -> keras.optimizers.Optimizer:
     return keras.optimizers.AdamW(schedule, global_clipnorm=0.05, use_ema=True)
 
 
+def scaled_adamw() -> keras.optimizers.Optimizer:
+    return keras.optimizers.LossScaleOptimizer(adamw(), initial_scale=1024.0)
+
+
 def scaled() -> keras.optimizers.Optimizer:
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=1024.0)
 
@@ -54,7 +58,7 @@ def trained(
     on_partial: str = "apply",
     epochs: int = 3,
 ) -> keras.Model:
-    """Train a model; with one step, on whole windows."""
+    """Train a model; with one step, on whole windows and eagerly."""
     rng = np.random.default_rng(0)
     tokens, labels = rng.integers(0, 20, (EXAMPLES, 6)), rng.integers(0, 3, EXAMPLES)
     with strategy.scope():
@@ -62,6 +66,7 @@ def trained(
         model.compile(
             optimizer(),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            run_eagerly=steps == 1,
             jit_compile=False,
         )
     batch = WINDOW // steps
@@ -141,11 +146,10 @@ def test_replicas(tmp_path: Path) -> None:
     assert found["carried"] < 1e-6
 
 
-@pytest.mark.parametrize("optimizer", [adamw, scaled])
-def test_strategy_with_one_replica(optimizer: Callable[[], Any]) -> None:
+def test_strategy_with_one_replica() -> None:
     mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
-    one = trained(tf.distribute.get_strategy(), optimizer, 1, epochs=1)
-    assert difference(trained(mirrored, optimizer, STEPS, epochs=1), one) < 1e-6
+    one = trained(tf.distribute.get_strategy(), scaled_adamw, 1, epochs=1)
+    assert difference(trained(mirrored, scaled_adamw, STEPS, epochs=1), one) < 1e-6
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
