@@ -118,16 +118,14 @@ def train(offload):
     return kernel.numpy(), kernel.device[-5:], len(optimizer.inner.variables)
 
 start = np.linspace(-1, 1, 12).reshape(4, 3)
-(here, *facts), *others = map(train, ("none", "moments", "all"))
+(here, *facts), (there, *others) = map(train, ("none", "all"))
 moved = np.abs(here - start).max() > 0.05
 # NumPy and TensorFlow may sum the squares of a gradient, for its norm, in another order.
-same = [np.allclose(there, here, rtol=0, atol=1e-7) for there, _, _ in others]
-print(facts, [(one, *facts) for one, (_, *facts) in zip(same, others)], bool(moved))
+print(facts, others, np.allclose(there, here, rtol=0, atol=1e-7), bool(moved))
 """
 
 
 @pytest.mark.slow
 def test_variables_of_another_device_are_updated_from_the_host() -> None:
     """Use the second of two logical CPUs in place of a GPU."""
-    same = "(True, 'CPU:1', 3)"
-    assert output(OTHER_DEVICE).strip() == f"['CPU:1', 3] [{same}, {same}] True"
+    assert output(OTHER_DEVICE).strip() == "['CPU:1', 3] ['CPU:1', 3] True True"

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from test_keras3 import BACKEND, CLOSE, FEW, LOSS, assert_same, dense_data, dense_model
+from test_keras3 import BACKEND, CLOSE, EAGER, FEW, LOSS, assert_same, dense_data, dense_model
 
 from bertaccum.keras3 import AccumulatingOptimizer, accumulate_gradients
 
@@ -92,7 +92,7 @@ def test_optimizers_of_later_versions(make: Any) -> None:
         model = dense_model()
         if steps > 1:
             accumulate_gradients(model, steps)
-        model.compile(make(), LOSS)
+        model.compile(make(), LOSS, run_eagerly=EAGER and steps == 1)
         batch = 32 // steps
         model.fit(*dense_data(), batch_size=batch, epochs=3, shuffle=False, verbose=0)
         return model
@@ -124,7 +124,8 @@ def fitted(
     model = dense_model()
     if steps > 1:
         accumulate_gradients(model, steps, on_partial)
-    model.compile(keras.optimizers.Adam(0.01), LOSS, **compiling or {})
+    compiling = {"run_eagerly": EAGER and steps == 1} | (compiling or {})
+    model.compile(keras.optimizers.Adam(0.01), LOSS, **compiling)
     settings = {"epochs": 3, "shuffle": False, "verbose": 0, "batch_size": 32 // steps} | fit
     model.fit(*dense_data(60), callbacks=callbacks and callbacks(), **settings)
     return model
@@ -194,7 +195,8 @@ def test_custom_compute_loss() -> None:
         model = Doubled()
         if steps > 1:
             accumulate_gradients(model, steps)
-        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        eager = EAGER and steps == 1
+        model.compile(keras.optimizers.Adam(0.01), LOSS, run_eagerly=eager)
         model.fit(*dense_data(60), batch_size=32 // steps, epochs=2, shuffle=False, verbose=0)
         return model
 
@@ -206,7 +208,7 @@ def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
 
     def new() -> keras.Model:
         model = accumulate_gradients(dense_model(), 4)
-        model.compile(keras.optimizers.Adam(0.01), LOSS)
+        model.compile(keras.optimizers.Adam(0.01), LOSS, run_eagerly=EAGER)
         return model
 
     model = new()
@@ -220,7 +222,7 @@ def test_train_on_batch_and_weights_file(tmp_path: Path) -> None:
     assert_same(other, model, atol=0)
     model.train_on_batch(x[24:], y[24:])
     whole = dense_model()
-    whole.compile(keras.optimizers.Adam(0.01), LOSS)
+    whole.compile(keras.optimizers.Adam(0.01), LOSS, run_eagerly=EAGER)
     whole.train_on_batch(x, y)
     assert_same(model, whole)
     whole.save_weights(tmp_path / "plain.weights.h5")
@@ -234,7 +236,7 @@ def test_state_for_other_weights_is_not_loaded(tmp_path: Path) -> None:
     def new(frozen: int) -> keras.Model:
         model = accumulate_gradients(dense_model(), 4)
         model.layers[frozen].trainable = False
-        model.compile("sgd", LOSS)
+        model.compile("sgd", LOSS, run_eagerly=EAGER)
         model.train_on_batch(*dense_data(8))
         return model
 
@@ -308,7 +310,8 @@ def test_structures_of_losses_and_targets(number: int) -> None:
         model = keras.Model(inner.inputs, outputs)
         if steps > 1:
             accumulate_gradients(model, steps)
-        model.compile(keras.optimizers.Adam(0.01), losses, loss_weights=weights)
+        options = {"loss_weights": weights, "run_eagerly": EAGER and steps == 1}
+        model.compile(keras.optimizers.Adam(0.01), losses, **options)
         settings = {"batch_size": 32 // steps, "epochs": 2, "shuffle": False, "verbose": 0}
         model.fit(dense_data(60)[0], targets, **settings)
         return model
