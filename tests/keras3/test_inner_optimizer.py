@@ -24,7 +24,7 @@ def trained(
     model = dense_model()
     if steps:
         accumulate_gradients(model, steps)
-    model.compile(optimizer, LOSS, run_eagerly=EAGER and (eager or not steps))
+    model.compile(optimizer, LOSS, run_eagerly=EAGER and eager)
     options: dict[str, Any] = {"batch_size": 32 // max(steps, 1), "shuffle": False, "verbose": 0}
     if before:
         model.fit(*dense_data(), epochs=before, **options)

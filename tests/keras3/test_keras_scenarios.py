@@ -92,7 +92,7 @@ def test_optimizers_of_later_versions(make: Any) -> None:
         model = dense_model()
         if steps > 1:
             accumulate_gradients(model, steps)
-        model.compile(make(), LOSS, run_eagerly=EAGER and steps == 1)
+        model.compile(make(), LOSS)
         batch = 32 // steps
         model.fit(*dense_data(), batch_size=batch, epochs=3, shuffle=False, verbose=0)
         return model
