@@ -119,13 +119,11 @@ _LATEST = re.compile(r'^\s*model_checkpoint_path:\s*"(?:.*[/\\])?([^"/\\]+)"', r
 
 def _refuse_unread(path: Path) -> None:
     """Raise InputError if a file contains weights, but other weights of its folder are read."""
-    indexes = (f"{name}{INDEX_SUFFIX}" for name in (WEIGHTS, TORCH_WEIGHTS))
-    read_for = {**{name: name for name in WEIGHT_FILES}, **dict(zip(SHARDS, indexes, strict=True))}
-    wanted = next(
-        (name for pattern, name in read_for.items() if fnmatchcase(path.name, pattern)), None
-    )
-    read = weights_in(path.parent)
-    if wanted and read and read != wanted:
+    wanted, read = path.name, weights_in(path.parent)
+    for name, parts in zip((WEIGHTS, TORCH_WEIGHTS), SHARDS, strict=True):
+        if fnmatchcase(path.name, parts):  # The index lists the parts.
+            wanted = name + INDEX_SUFFIX
+    if wanted in WEIGHT_FILES and read not in (wanted, None):
         raise InputError(
             f"is not read, because {read} is in the same folder",
             f"pass a folder with the same files, but without {read}",

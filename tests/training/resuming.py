@@ -1,8 +1,9 @@
-"""The results of a run, in a form that tests can compare."""
+"""The results of a run, in a form that tests can compare, and runs that were killed."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,16 @@ def result(path: Path | str | None) -> dict[str, Any]:
         "best": {p.name: p.read_bytes() for p in folder.best.glob("*")},
         "leftovers": [p.name for p in folder.path.rglob(".*") if p.name != ".lock"],
     }
+
+
+def killed_copy(run: Path | str | None, copy: Path, update: int) -> Path:
+    """Copy a finished run, as if it was killed after the checkpoint of an update; return the copy.
+
+    The run must have saved its best model later than this update.
+    """
+    folder = RunFolder(shutil.copytree(Path(str(run)), copy))
+    later = [s for s in saved_states(folder.checkpoints) if int(s.name.split("-")[1]) > update]
+    for path in (*later, folder.best):
+        shutil.rmtree(path)
+    folder.summary.unlink()
+    return copy

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from forked import SEVERAL_RUNS, output
-from resuming import result
+from resuming import killed_copy, result
 from small import scatter, write_google_checkpoint, write_small_task
 
 import bertaccum
@@ -130,12 +130,8 @@ def test_checkpoint_contains_only_trained_weights_and_gives_the_same_outputs(
 def test_resumed_run_is_the_uninterrupted_one(
     folder: Path, whole: Callable[[str], tf_keras.Model], tmp_path: Path, case: str
 ) -> None:
-    """Without what the last update wrote, a run is as if it was killed before."""
     whole(case)
-    cut = shutil.copytree(folder / case, tmp_path / "cut")
-    for name in ("checkpoints/update-4", "best"):
-        shutil.rmtree(cut / name)
-    (cut / "summary.json").unlink()
+    cut = killed_copy(folder / case, tmp_path / "cut", 3)
     with pytest.raises(ConfigError, match=r"cannot change `adapt` to full \(was "):
         list(resume(cut, {"adapt": "full"}, silent))
     if "lora_rank" in CASES[case]:

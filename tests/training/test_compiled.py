@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER, TINY
 
 from bertaccum.bert.encoder import build_encoder, freeze, set_recompute
 from bertaccum.bert.encoder_config import EncoderConfig
@@ -41,7 +41,7 @@ class Case:
       observed: Whether the noise scale is estimated.
       stream: How dropout masks are seeded.
       shapes: Number of shapes; each window is padded to another one than the window before.
-      layers: Number of transformer layers.
+      dimensions: Those of the encoder.
     """
 
     pool: str | None = None
@@ -50,12 +50,12 @@ class Case:
     observed: bool = False
     stream: str = "example"
     shapes: int = 1
-    layers: int = 1
+    dimensions: EncoderConfig = ONE_LAYER
 
 
 CASES = {
     "maximum of passages, noise scale": Case(pool="max", observed=True, shapes=2),
-    "recomputed, frozen layer": Case(recompute=True, options={"train_layers": 1}, layers=2),
+    "recomputed, frozen layer": Case(recompute=True, options={"train_layers": 1}, dimensions=TINY),
     "mean of passages, masks of micro-batches, bert-adamw, moments in host memory": Case(
         pool="mean", options={"optimizer": "bert-adamw", "offload": "moments"}, stream="micro-batch"
     ),
@@ -74,10 +74,6 @@ def passages_of(store: TokenStore) -> TokenStore:
     return dataclasses.replace(store, token_ids=tokens, weights=weights, shapes=shapes)
 
 
-def of_layers(number: int) -> EncoderConfig:
-    return dataclasses.replace(TINY, num_hidden_layers=number)
-
-
 def window_of(store: TokenStore, number: int, padded: Sequence[tuple[int, int]] | None) -> Window:
     _, rows = window_rows(number, len(store), CONFIG.target_batch, CONFIG.seed)
     window = make_window(store, rows, 12)
@@ -92,7 +88,7 @@ def window_of(store: TokenStore, number: int, padded: Sequence[tuple[int, int]] 
 def trained(store: TokenStore, case: Case, compile: bool) -> list[np.ndarray]:
     """Return the weights, and what the optimizer and the noise scale keep, after some updates."""
     tf_keras.utils.set_random_seed(1)
-    encoder = build_encoder(of_layers(case.layers), 0.1)
+    encoder = build_encoder(case.dimensions, 0.1)
     config = dataclasses.replace(CONFIG, **case.options)
     freeze(encoder, config.train_layers, False)
     set_recompute(encoder, case.recompute)
@@ -130,7 +126,7 @@ def small(precision: str = "float32") -> tuple[Any, Any, Any]:
     tf_keras.utils.set_random_seed(1)
     tf_keras.mixed_precision.set_global_policy(precision)
     try:
-        model = build_classifier(build_encoder(of_layers(1), 0.1), TINY, 2, 0.1)
+        model = build_classifier(build_encoder(ONE_LAYER, 0.1), TINY, 2, 0.1)
     finally:
         tf_keras.mixed_precision.set_global_policy("float32")
     optimizer = make_optimizer(dataclasses.replace(CONFIG, precision=precision), UPDATES, 3)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from resuming import result
+from resuming import killed_copy, result
 from small import write_small_task
 
 from bertaccum.data.window_cuts import Prices
@@ -72,14 +72,8 @@ def weights(run: TrainConfig) -> np.ndarray:
     return np.concatenate([w.numpy().ravel() for w in model.weights])
 
 
-def copy_of(run: TrainConfig, out: Path) -> Path:
-    return shutil.copytree(str(run.out), out)
-
-
 def test_resumed_run_keeps_the_compiled_steps(tmp_path: Path, whole: TrainConfig) -> None:
-    out = copy_of(whole, tmp_path / "cut")
-    shutil.rmtree(out / "checkpoints/update-4")
-    (out / "summary.json").unlink()
+    out = killed_copy(whole.out, tmp_path / "cut", 2)
     with pytest.raises(ConfigError, match="`compile` to off"):
         list(resume(out, {"compile": "off"}, silent))
     list(resume(out, {"compile": "auto"}, silent))
@@ -148,7 +142,7 @@ def test_resumed_run_cuts_windows_by_the_recorded_prices(
 
 
 def test_damaged_record_of_the_prices_is_named(tmp_path: Path, whole: TrainConfig) -> None:
-    run = copy_of(whole, tmp_path / "run")
+    run = shutil.copytree(str(whole.out), tmp_path / "run")
     inputs = run / "inputs.json"
     values = json.loads(inputs.read_text())
     for cutting in ([1], {"step_tokens": 0}, {"step_tokens": "many"}):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from forked import SEVERAL_RUNS, output
-from resuming import result
+from resuming import killed_copy, result
 from scripted import Failing, run_until, under
 from simulated import occupy_gpus
 from small import DAMAGES, Notes
@@ -354,10 +354,7 @@ def test_killed_run_resumes_bit_identically_but_not_with_another_teacher_or_othe
     started = run(options, tmp_path / "whole")[0]
     assert isinstance(started, Started)
     assert (started.train_examples, started.unlabeled_examples) == (44, 13)
-    killed = shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    for path in (killed / "best", *(killed / f"checkpoints/update-{n}" for n in range(3, 7))):
-        shutil.rmtree(path)
-    (killed / "summary.json").unlink()
+    killed_copy(tmp_path / "whole", tmp_path / "run", 2)
     other, texts = shutil.copytree(tmp_path / "run", tmp_path / "other"), more.read_text()
     for rows, message in (
         (13, "unlabelled changed since this run began"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tf_keras
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.data.token_store import TokenStore
@@ -25,7 +24,6 @@ from bertaccum.training.noise_scale import (
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 Trained = tuple[list[dict[str, float]], np.ndarray]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from forked import output
-from small import CLASSIFICATION, TINY, write_small_task
+from small import CLASSIFICATION, ONE_LAYER, write_small_task
 from test_step import CONFIG
 
 from bertaccum import api
@@ -29,7 +28,6 @@ from bertaccum.training.checkpoints import saved_states
 from bertaccum.training.recipe import build_model, make_optimizer, offload
 from bertaccum.training.step import make_update
 
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 UPDATES = 10
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tf_keras
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.packed_tokens import example_shapes
@@ -20,7 +18,6 @@ from bertaccum.tasks.head import build_classifier
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=12, warmup_fraction=0.0)
 LENGTH, UPDATES = 10, 2
 

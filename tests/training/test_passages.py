@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER
 
 from bertaccum.bert.encoder import build_encoder, set_recompute
 from bertaccum.bert.packed_tokens import example_shapes
@@ -25,7 +25,6 @@ from bertaccum.tasks.head import build_classifier
 from bertaccum.training.recipe import make_optimizer
 from bertaccum.training.step import make_update
 
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=12, warmup_fraction=0.0)
 LENGTH, UPDATES = 10, 2
 

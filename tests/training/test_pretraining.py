@@ -16,7 +16,7 @@ import tensorflow as tf
 import tf_keras
 from forked import SEVERAL_RUNS, output
 from scripted import Failing, run_until, under
-from small import TINY, scatter, write_small_model
+from small import ONE_LAYER, TINY, scatter, write_small_model
 from test_task_updates import flat, weights_of
 
 import bertaccum
@@ -48,7 +48,6 @@ from bertaccum.training.train import resume
 
 TASK = make_task(Labels([], [], task=MASKED_LM))
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, clip_norm=0.2)
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 UPDATES = 6
 # Entries 0 to 4 stand for the special ones.
 MASKING = Masking(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.model_source import ModelSource
@@ -35,7 +35,6 @@ CONFIG = TrainConfig(
 )
 # 100 examples are three windows of 32 and one of 4, so the tenth update is in the third epoch.
 UPDATES = 10
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 
 
 def build(dropout: float = 0.0) -> tf_keras.Model:

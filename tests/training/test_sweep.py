@@ -437,7 +437,8 @@ def test_command_trains_draws_and_names_the_best(
     assert code == 0 and found["best"]["learning_rate"] == 1e-3
     assert (found["updates"], found["grid_updates"]) == (10, 10)
     assert sorted(p.name for p in Path("runs/mine").glob("*,*")) == [
-        *("learning_rate=0.001,epochs=1.0", "learning_rate=1e-09,epochs=1.0")
+        "learning_rate=0.001,epochs=1.0",
+        "learning_rate=1e-09,epochs=1.0",
     ]
     assert [Path(path).name for path in found["figures"]] == ["sweep.png", "sweep.svg"]
     assert all(Path(path).stat().st_size > 1000 for path in found["figures"])

@@ -19,7 +19,7 @@ import tensorflow as tf
 import tf_keras
 from forked import SEVERAL_RUNS, output
 from scripted import Failing, run_until, under
-from small import TINY, scatter, write_small_task
+from small import ONE_LAYER, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
 from bertaccum.bert.packed_tokens import encoder_inputs, unpack
@@ -47,7 +47,6 @@ from bertaccum.training.train import resume, train
 
 CONFIG = TrainConfig(learning_rate=5e-4, target_batch=32, dropout=0.0, clip_norm=0.2)
 UPDATES = 6
-ONE_LAYER = dataclasses.replace(TINY, num_hidden_layers=1)
 KERAS = tf_keras.losses
 
 

@@ -39,15 +39,20 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def options_of(reviews: Path, out: Path) -> dict[str, Any]:
+    """Return the options of a run of six updates."""
+    values = {"data": str(reviews), "bert_config": str(reviews / "bert_config.json")}
+    values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 8}
+    values |= {"micro_batch": 3, "epochs": 2.0, "eval_every": 2, "noise_scale": "none"}
+    return values | {"out": str(out)}
+
+
 @pytest.fixture
 def options(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the options of a run of six updates in the test's own folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trackers, "_PATIENCE", 600.0)  # Other programs may use the machine.
-    values = {"data": str(reviews), "bert_config": str(reviews / "bert_config.json")}
-    values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 8}
-    values |= {"micro_batch": 3, "epochs": 2.0, "eval_every": 2, "noise_scale": "none"}
-    return values | {"out": str(tmp_path / "run")}
+    return options_of(reviews, tmp_path / "run")
 
 
 @pytest.fixture
@@ -237,10 +242,7 @@ class Broken:
 def untracked(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the result of a run without trackers."""
     out = tmp_path_factory.mktemp("untracked") / "run"
-    values = {"data": str(reviews), "bert_config": str(reviews / "bert_config.json")}
-    values |= {"init_checkpoint": "none", "max_seq_length": 16, "target_batch": 8}
-    values |= {"micro_batch": 3, "epochs": 2.0, "eval_every": 2, "noise_scale": "none"}
-    bertaccum.train(**values, out=str(out))
+    bertaccum.train(**options_of(reviews, out))
     return result(out)
 
 
