@@ -183,6 +183,15 @@ def test_results_that_cannot_be_written_fail_before_computation(
         assert f"error: --results {path} " in err
 
 
+@pytest.mark.parametrize("command", ["eval", "predict"])
+def test_results_do_not_replace_the_texts(run: Any, folder: Path, command: str) -> None:
+    (folder / "own.csv").write_text("label,text\ngood,the food was good\n")
+    named = ["--file", "own.csv", "--results", folder / "own.csv"]
+    code, _, err = run(command, "--run", "runs/one", *named)
+    assert code == 2 and "own.csv would replace the file that --file names; choose another" in err
+    assert (folder / "own.csv").read_text().startswith("label,text\n")
+
+
 def test_invalid_row_keeps_the_earlier_results_file(run: Any, folder: Path) -> None:
     (folder / "bad.txt").write_bytes(b"the food was good\n\xff\xfe\n")
     (folder / "bad-results.tsv").write_text("earlier results\n")

@@ -30,6 +30,7 @@ from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_digest, json_text, read_mapping, sha256
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
+from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
 from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
@@ -95,6 +96,9 @@ def predictions(
     if task.decoding != trained.files.decoding:
         if trained.is_replaced:
             what = "the run saved a better model meanwhile, to which the fitted values do not apply"
+            raise RunError(what, "run `bertaccum eval` again", path=trained.folder)
+        if ModelFiles.read(trained.folder).decoding != trained.files.decoding:
+            what = "another evaluation fitted or removed values meanwhile, which would be lost"
             raise RunError(what, "run `bertaccum eval` again", path=trained.folder)
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)

@@ -89,6 +89,7 @@ def shown_scores(evaluation: dict[str, Any]) -> dict[str, Any]:
     shown = sorted(classes, key=lambda row: row["f1"])[:_MAX_ROWS] if is_wide else classes
     return {
         "data": Path(evaluation["data"]).name,
+        "unread": bool(evaluation.get("unread_words")),  # A mistake in such a word is not shown.
         "totals": scores(evaluation) | {"examples": f"{evaluation['examples']:,}"},
         "warning": warning(evaluation),
         "classes": shown,

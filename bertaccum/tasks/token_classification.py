@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.classification import Classification
 from bertaccum.tasks.labels import Labels, class_numbers
@@ -48,6 +48,11 @@ class TokenClassification:
     smoothing: float = 0.0
     strict: bool = False  # Whether only entities count whose tags all follow the scheme.
     weights: tuple[float, ...] = ()  # Weight of each tag in training; if empty, 1 for all.
+
+    def __post_init__(self) -> None:
+        if self.strict and self.scheme is None:
+            what = "`strict` counts entities, but the tags of the run mark none"
+            raise ConfigError(what, "omit `strict`")
 
     @property
     def continued(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,19 @@ def test_results_are_those_of_the_model_that_was_loaded(
     with pytest.raises(RunError, match=r"saved a better model meanwhile.*run `bertaccum eval`"):
         api.evaluate(run=str(path), keep=False, calibrate=False)
     assert ModelFiles.read(run.folder.best).decoding == run.kind.decoding
+
+
+def test_values_that_another_evaluation_fits_meanwhile_are_kept(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(run.kind.decoding, temperature=3.0)
+
+    def load_and_fit(path: Path) -> TrainedModel:
+        loaded = load_trained(path)
+        dataclasses.replace(loaded.files, decoding=other).write_decoding(loaded.folder)
+        return loaded
+
+    monkeypatch.setattr(evaluate, "load_trained", load_and_fit)
+    with pytest.raises(RunError, match=r"another evaluation fitted.*run `bertaccum eval` again"):
+        api.evaluate(run=str(run.folder.path), keep=False, calibrate=False)
+    assert ModelFiles.read(run.folder.best).decoding == other

@@ -159,6 +159,9 @@ def test_page_without_mistakes_and_with_long_texts(run: Path) -> None:
     assert "The model classified every example of dev.tsv correctly." in page(
         record, EVALUATION, []
     )
+    assert "The model classified every word that it read of dev.tsv correctly." in page(
+        record, EVALUATION | {"unread_words": 2}, []
+    )
     long = [MISTAKES[0] | {"text": "word " * 1000}]
     assert page(record, EVALUATION, long).count("word") == 120
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from bertaccum.errors import ConfigError
 from bertaccum.options.task_names import TOKEN_CLASSIFICATION
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.labels import Labels
@@ -90,6 +93,11 @@ def test_words_that_are_not_read_are_left_out_if_no_tag_is_outside() -> None:
     assert (found["words"], found["unread_words"], found["accuracy"]) == (4, 2, 1)
     assert (found["majority_accuracy"], found["macro_f1"]) == (1 / 2, 1)
     assert found["confusion_matrix"] == [[1, 0], [0, 1]]
+
+
+def test_tags_without_entities_have_no_strict_mode() -> None:
+    with pytest.raises(ConfigError, match="`strict` counts entities, but the tags of the run mark"):
+        dataclasses.replace(task(["NN", "VB"], None), strict=True)
 
 
 def test_mistakes_are_the_surest_wrong_tags() -> None:

@@ -60,7 +60,7 @@ def predict(
         what = "--results has a format of its own, so --json has no effect"
         raise ConfigError(what, "omit one of the two")
     PredictConfig(**values)  # Refuses options before the run is read.
-    result_files.check_results(results)
+    result_files.check_results(results, values["file"])
     with view, result_files.results_file(results) as file:
         announce_run(view, values["run"])
         predictions = api.predict(texts or None, note=view.note, **values)
@@ -94,7 +94,7 @@ def evaluate(view: View, results: str | None, as_json: bool, **values: Any) -> N
       bertaccum eval --file mine.csv --text-column body --label-column stars --json
       bertaccum eval --split dev --results eval_results.txt
     """
-    result_files.check_results(results)
+    result_files.check_results(results, values["file"])
     with view:
         record = announce_run(view, values["run"])
         if values["file"] is None:

@@ -17,10 +17,14 @@ from data_prep.tables.manifest import manifest_of
 from data_prep.tables.words import word_spans
 
 
-def check_results(named: str | None) -> None:
-    """Raise ConfigError if the file of `--results`, if any, cannot be written."""
-    if named is not None:
-        check_writable(Path(named), "--results")
+def check_results(named: str | None, read: str | None) -> None:
+    """Raise ConfigError if the file of `--results`, if any, is read too, or cannot be written."""
+    if named is None:
+        return
+    check_writable(Path(named), "--results")
+    if read is not None and Path(read).resolve() == Path(named).resolve():
+        what = f"--results {named} would replace the file that --file names"
+        raise ConfigError(what, "choose another file for --results")
 
 
 def results_file(named: str | None) -> AbstractContextManager[BinaryIO | None]:
