@@ -46,17 +46,29 @@ def run(*arguments: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_two_accumulating_workers_make_the_same_updates_as_one_batch(
+def test_all_four_runs_make_the_same_updates(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With several threads, peak memory depends on the load of the machine.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
-    arguments = ["--data", str(folder), "--epochs", "2", "--examples", str(EXAMPLES)]
-    results = {n: module.start(n, tmp_path / str(n), arguments) for n in (1, 4)}
-    one, four = results.values()
+    start, results, figure = module.start, Results(), tmp_path / "new" / "mnist.png"
+
+    def started(number: int, *rest: Any) -> Any:
+        results[number] = start(number, *rest)
+        return results[number]
+
+    monkeypatch.setattr(module, "start", started)
+    arguments = ["--data", folder, "--examples", EXAMPLES, "--epochs", 2, "--figure", figure]
+    done = run(*arguments)
+    assert done.exit_code == 0, done.output
+    rows = done.stdout.splitlines()[1:5]
+    assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"]
+    assert len({row.split()[7] for row in rows}) == 1
+    assert figure.stat().st_size > 10_000
+    one, four = results[1], results[4]
     assert len(one["losses"]) == len(four["losses"]) == 4
     assert np.abs(one["weights"][-1] - one["weights"][0]).max() > 1e-4
-    assert module.differences(results)[4].max() <= 1e-6
+    assert max(found.max() for found in module.differences(results).values()) <= 1e-6
     np.testing.assert_allclose(four["losses"], one["losses"], rtol=1e-6)
     assert float(four["accuracy"]) == float(one["accuracy"])
     assert len(one["peak_bytes"]) == 1 and len(four["peak_bytes"]) == 2
@@ -78,17 +90,11 @@ def second_loss(folder: Path, weights: np.ndarray) -> float:
     return float(loss(labels[chosen], model(images[chosen])))
 
 
-@pytest.mark.slow
-def test_all_four_runs_on_real_images(shared: Path, tmp_path: Path) -> None:
-    figure = tmp_path / "new" / "mnist.png"
-    done = run(
-        "--data", shared / "data/mnist", "--examples", 600, "--epochs", 1, "--figure", figure
-    )
-    assert done.exit_code == 0, done.output
-    rows = done.stdout.splitlines()[1:5]
-    assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"]
-    assert len({row.split()[7] for row in rows}) == 1
-    assert figure.stat().st_size > 10_000
+def test_reads_the_real_images(shared: Path) -> None:
+    parts = module.read_mnist(shared / "data/mnist")
+    for (images, labels), count in zip(parts, (60_000, 10_000), strict=True):
+        assert images.shape == (count, 28, 28, 1) and labels.shape == (count,)
+        assert (images.min(), images.max()) == (0, 255) and set(labels.tolist()) == set(range(10))
 
 
 @pytest.mark.slow
