@@ -8,7 +8,8 @@ ordinary characters, unless the whole file is quoted consistently, which means:
 - either lines that are split without quoting have different numbers of columns, or the program that
   wrote the file followed one of three conventions: it enclosed the fields that contain a tab, a
   line break or a double quote; these fields and those that contain a comma (as Excel does); or all
-  fields of certain columns.
+  fields of certain columns, perhaps except missing values and numbers. Empty fields may be enclosed
+  or not.
 
 A quoted field that spans several lines may be the result of a stray quote:
 
@@ -19,9 +20,11 @@ A quoted field that spans several lines may be the result of a stray quote:
   the delimiter, and one of the line's values also occurs in the same column of another row. Columns
   with more than 1,000 distinct values do not count.
 
-Some programs, such as MySQL and Spark, write a backslash before a double quote, a delimiter or a
-line break inside a field. A file is read in this way only if it would otherwise be refused, and if
-all records then have the same number of columns.
+Some programs, such as MySQL, R and Spark, write a backslash before a double quote, a delimiter or a
+line break inside a field. A file is read in this way only if all records then have the same number
+of columns, and if it would otherwise be refused. A tab-separated file whose lines, split without
+quoting, all have the same number of columns is read in this way only if it is valid CSV with these
+escapes but not without them, and follows one of the three conventions.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from pathlib import Path
 
 from bertaccum.errors import InputError
 from data_prep.tables.rows import Records
+from data_prep.tables.spellings import finite_number, is_missing
 from data_prep.tables.text_files import HAS_RETURN, LONGEST
 
 TAB = "\t"
@@ -83,12 +87,22 @@ def _only_escapes(line: str, delimiter: str) -> str:
     return _BACKSLASH.sub(lambda pair: pair[0] if pair[1] in kept else f"\\{pair[0]}", line)
 
 
+def _without_escapes(raw: str, delimiter: str) -> str:
+    r"""Replace `\"` by `""`, and each other escape by the character that it escapes."""
+    plain = {character: character for character in f"\\\r\n{delimiter}"} | {'"': '""'}
+    return _BACKSLASH.sub(lambda pair: plain.get(pair[1], pair[0]), raw)
+
+
 def is_escaped(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
-    """Return whether a file has even columns only if backslashes escape the next character."""
+    """Return whether backslashes escape characters, by the rules in the module's docstring."""
     if not any(f"\\{end}" in line for _, line in lines() for end in ('"', delimiter)):
         return False
-    usual = plain_records(lines(), delimiter) if delimiter == TAB else None
-    if _are_even(usual or quoted_records(lines(), delimiter, path)):
+    if delimiter == TAB and _are_even(plain_records(lines(), delimiter)):
+        if _survey(lines, delimiter, path):
+            return False
+        survey = _survey(lines, delimiter, path, escaped=True)
+        return survey is not None and survey.follows_a_convention and not survey.spans
+    if delimiter != TAB and _are_even(quoted_records(lines(), delimiter, path)):
         return False
     return _are_even(quoted_records(lines(), delimiter, path, escaped=True))
 
@@ -124,9 +138,7 @@ def is_quoted(lines: Callable[[], Lines], delimiter: str, path: Path) -> bool:
         return True
     if (survey := _survey(lines, delimiter, path)) is None:
         return False
-    # Whether the file follows one of the three quoting conventions in the module's docstring.
-    is_written_so = survey.as_needed or survey.with_commas or survey.whole_columns
-    if even and (survey.spans or not is_written_so):
+    if even and (survey.spans or not survey.follows_a_convention):
         return False
     _refuse(next(iter(survey.swallowed.values()), None), path)
     return True
@@ -167,13 +179,20 @@ class _Survey:
     # number of the line where its field starts.
     swallowed: dict[int, int] = field(default_factory=dict)
     # Whether the enclosed fields are exactly those that contain the delimiter, a line break or a
-    # double quote.
+    # double quote. Empty fields do not count.
     as_needed: bool = True
     # Whether the enclosed fields are exactly those that contain the delimiter, a line break, a
-    # double quote or a comma.
+    # double quote or a comma. Empty fields do not count.
     with_commas: bool = True
-    whole_columns: bool = True  # Whether the same columns are enclosed in every row below the first
-    _columns: list[bool] | None = None
+    # Whether the same columns are enclosed in every row below the first. Fields that are not
+    # enclosed do not count if they are empty, missing values or numbers.
+    whole_columns: bool = True
+    _columns: list[bool | None] | None = None
+
+    @property
+    def follows_a_convention(self) -> bool:
+        """Whether the file follows one of the three conventions in the module's docstring."""
+        return self.as_needed or self.with_commas or self.whole_columns
 
     def add(self, row: int, fields: list[str], enclosed: list[bool], is_first: bool) -> None:
         start = row
@@ -183,24 +202,39 @@ class _Survey:
             if self.delimiter in value:
                 self.swallowed |= dict.fromkeys(range(start + 1, end + 1), start)
             start = end
-        needed = [any(c in value for c in f'{self.delimiter}\n\r"') for value in fields]
-        commas = [need or "," in value for need, value in zip(needed, fields, strict=True)]
-        self.as_needed &= enclosed == needed
-        self.with_commas &= enclosed == commas
+        for value, is_enclosed in zip(fields, enclosed, strict=True):
+            if value:
+                needed = any(c in value for c in f'{self.delimiter}\n\r"')
+                self.as_needed &= is_enclosed == needed
+                self.with_commas &= is_enclosed == (needed or "," in value)
         if not is_first:  # A column whose values are not enclosed may have an enclosed header.
-            self._columns = self._columns or enclosed
-            self.whole_columns &= enclosed == self._columns
+            own = [
+                None if not is_enclosed and _may_be_bare(value) else is_enclosed
+                for value, is_enclosed in zip(fields, enclosed, strict=True)
+            ]
+            known = self._columns or own
+            both = list(zip(known, own, strict=True))
+            self.whole_columns &= all(None in pair or pair[0] == pair[1] for pair in both)
+            self._columns = [new if old is None else old for old, new in both]
 
 
-def _survey(lines: Callable[[], Lines], delimiter: str, path: Path) -> _Survey | None:
+def _may_be_bare(value: str) -> bool:
+    """Return whether programs that enclose the texts of a column may not enclose a value."""
+    return not value or is_missing(value) or finite_number(value) is not None
+
+
+def _survey(
+    lines: Callable[[], Lines], delimiter: str, path: Path, escaped: bool = False
+) -> _Survey | None:
     """Return the statistics of a quoted file, or None if it is not consistently quoted.
 
     With a delimiter other than a tab, a field that is not enclosed may contain a quote.
     """
     survey, kept, width = _Survey(delimiter), list[str](), 0
     try:
-        for row, fields in quoted_records(_kept(lines(), kept), delimiter, path):
-            enclosed = _enclosed("".join(kept).lstrip("\r\n"), fields)
+        for row, fields in quoted_records(_kept(lines(), kept), delimiter, path, escaped):
+            raw = "".join(kept).lstrip("\r\n")
+            enclosed = _enclosed(_without_escapes(raw, delimiter) if escaped else raw, fields)
             kept.clear()
             if is_blank_line(fields):
                 continue

@@ -28,8 +28,8 @@ _GROUPED = re.compile(
 _MINUS = "\u2212"  # The minus sign of typeset tables.
 # Returns the class that a label spells, or None.
 Finder = Callable[[str], str | None]
-# Labels that may stand for a missing value.
-_MISSING = frozenset({"#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+# Labels that may stand for a missing value. MySQL and PostgreSQL write `\N`.
+_MISSING = frozenset({"#n/a", "<na>", "\\n", "n/a", "na", "nan", "none", "null"})
 _WHOLE = re.compile(r"\+?(-?(?:0|[1-9][0-9]*))(?:\.0+)?\Z")
 
 

@@ -216,6 +216,10 @@ def _find_columns(
         note(f"{path}: row {row} is read as data, because it does not look like a header")
         numbers = [str(number) for number in range(1, len(names) + 1)]
         return find_columns(numbers, reading, path, prepared), 0
+    if not prepared and all(len(name) > 1 and name[0] == name[-1] == '"' for name in names):
+        what = "the column names are in double quotes, but the fields below are not quoted alike"
+        remedy = "save the file as CSV, or remove the quotes that are no part of a text"
+        raise InputError(what, remedy, path=path, row=row)
     indices = find_columns(names, reading, path, prepared)
     if not reading.by_name:
         said = ", ".join(names)[:80]

@@ -122,7 +122,7 @@ def test_empty_texts_are_kept_and_counted(prepared: Any) -> None:
 
 
 def test_labels_that_may_stand_for_missing_values_are_counted(prepared: Any) -> None:
-    odd = ["NaN", "NA", "None", "null", "nan", "N/A"]
+    odd = ["NaN", "NA", "None", "null", "nan", "N/A", "\\N"]
     rows = [(label, f"{label} {i}") for label in [*odd, "names"] for i in range(2)]
     splits, manifest = prepared([*DIFFERENT, *rows], [("NaN", "a"), ("yes", "b")])
     found = manifest["findings"]["missing_labels"]

@@ -480,6 +480,23 @@ def test_quotes_may_be_escaped_by_backslashes(
     assert all_commands(path) == [last, *rows]
 
 
+@settings(max_examples=50)
+@given(st.lists(st.tuples(LABELS, st.text('ab ,"')), min_size=1), st.booleans())
+def test_quotes_may_be_escaped_in_a_tsv_that_can_be_split_without_them(
+    tmp_path_factory: pytest.TempPathFactory, rows: Rows, all_fields: bool
+) -> None:
+    """R encloses all texts, and Spark those that are empty or contain a quote."""
+
+    def written(cell: str) -> str:
+        is_enclosed = all_fields or not cell or '"' in cell
+        return '"{}"'.format(cell.replace('"', '\\"')) if is_enclosed else cell
+
+    path = tmp_path_factory.getbasetemp() / "escaped.tsv"
+    lines = ["\t".join(map(written, row)) for row in [("label", "text"), *rows]]
+    path.write_text("\n".join([*lines, ""]))
+    assert all_commands(path) == rows
+
+
 def test_backslashes_that_escape_nothing_are_kept(tmp_path: Path) -> None:
     path, said = tmp_path / "mine.csv", list[str]()
     lines = ["label,text", r'1,"C:\new\" she said, \"\\o/\""', r"2,a\, b\n", "2,in two\\", "lines"]

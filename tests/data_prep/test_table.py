@@ -227,16 +227,33 @@ def test_row_inside_the_second_quoted_field_of_a_record_is_found(tmp_path: Path)
         (b'"label"\t"text"\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
         (b'label\ttext\n1\t"good"\n0\t"bad"\n', ["good", "bad"]),
         (b'label\ttext\n1\t"say ""hi"""\n  \n0\tplain\n \n', ['say "hi"', "plain"]),
+        # Missing values and numbers are not enclosed, and empty fields may be.
+        (b'"label"\t"text"\n"pos"\tNA\nNA\t"bad"\n"neg"\t7\n\\N\t"8"\n', ["NA", "bad", "7", "8"]),
+        (b'label\ttext\n1\t""\n0\t"say ""hi"""\n1\tplain\n', ["", 'say "hi"', "plain"]),
+        # R and Spark write a backslash before a quote.
+        (b'"label"\t"text"\n"a"\t"say \\"hi\\""\n"b"\tNA\n', ['say "hi"', "NA"]),
+        (b'label\ttext\na\t"\\"hi\\", she said"\nb\tC:\\new\n', ['"hi", she said', "C:\\new"]),
         # The fields follow none of these conventions, so quotes are ordinary characters.
         (b'label\ttext\n1\t"good"\n0\tbad\n', ['"good"', "bad"]),
         (b'label\ttext\n1\t"this, that"\n0\tso, so\n', ['"this, that"', "so, so"]),
         (b'label\ttext\n1\t"say ""hi"""\n0\t6" pizza\n', ['"say ""hi"""', '6" pizza']),
+        (b'label\ttext\n1\tsay \\"hi\\"\n0\t"plain"\n', ['say \\"hi\\"', '"plain"']),
+        (b'label\ttext\n1\t"say \\"hi\\""\n0\t"plain\n', ['"say \\"hi\\""', '"plain']),
+        (b'label\ttext\n1\t"\\"hi\\""\n0\t"no"\n0\tso\n', ['"\\"hi\\""', '"no"', "so"]),
     ],
 )
 def test_tsv_is_quoted_only_if_the_whole_file_is(
     tmp_path: Path, data: bytes, texts: list[str]
 ) -> None:
     assert [text for _, _, text in read(tmp_path / "a.tsv", data)] == texts
+
+
+@pytest.mark.parametrize("column", ["text", "2"])
+def test_quoted_header_above_other_fields_is_refused(tmp_path: Path, column: str) -> None:
+    data = b'"label"\t"text"\n"a"\t"C:\\"\n"b"\t"bad"\n"b"\tsay "hi"\n'
+    label = "label" if column == "text" else "1"
+    with pytest.raises(InputError, match="row 1: the column names are in double quotes, but"):
+        read(tmp_path / "a.tsv", data, column, label)
 
 
 @pytest.mark.parametrize(
