@@ -74,8 +74,8 @@ def class_texts(
     for path in folders if by_folder else []:
         if path not in by_folder:
             note(f"{path}: skipped, because its texts have no class")
-    for path in by_folder:
-        for text in _files(path):
+    for path, own in _by_class(folder, by_folder, note).items():
+        for text in own:
             whole = "".join(line for _, line in text_lines(text, encoding))
             yield path.name, whole.rstrip("\r\n")
     counts = Counter[Node]()
@@ -114,6 +114,21 @@ def children(folder: Node) -> tuple[list[Any], list[Any]]:
         return [p for p in paths if p.is_dir()], [p for p in paths if p.is_file()]
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=str(folder)) from error
+
+
+def _by_class(folder: Node, by_folder: list[Any], note: Note) -> dict[Any, list[Any]]:
+    """Return the files with the texts of each class, and note those that are skipped."""
+    files, others = {path: _files(path) for path in by_folder}, list[str]()
+    every = [file for own in files.values() for file in own]
+    if 2 * len(_texts(every)) > len(every):  # Others are those of editors and operating systems.
+        for path, own in files.items():
+            if texts := _texts(own):
+                files[path] = texts
+                others += [f"{path.name}/{file.name}" for file in own if ending(file) != ".txt"]
+    if others:
+        names = listed(others, _NAMED)
+        note(f"{folder}: skipped the files that do not end in .txt, unlike most files ({names})")
+    return files
 
 
 def _files(class_folder: Node) -> list[Node]:

@@ -166,6 +166,26 @@ def test_prepare_and_errors_name_the_zip_archive(tmp_path: Path) -> None:
             rows(zipped(tmp_path / "x.zip", files))
 
 
+def test_only_texts_are_read_if_most_files_end_in_txt(tmp_path: Path) -> None:
+    """All texts of a class may have another ending, as those of 20 Newsgroups have none."""
+    files = {"neg/1.txt": "bad", "other/1": "so so", "pos/1.txt": "good", "pos/2.TXT": "fine"}
+    others = {"neg/1.txt~": "old", "pos/.hidden": "no", "pos/desktop.ini": "[x]"}
+    expected = [("neg", "bad"), ("other", "so so"), ("pos", "good"), ("pos", "fine")]
+    for content, skipped in ((files, None), (files | others, "(neg/1.txt~, pos/desktop.ini)")):
+        folder, said = tmp_path / f"folder of {len(content)}", list[str]()
+        path = zipped(tmp_path / f"{len(content)}.zip", content | {"pos/3.txt": "great"})
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder)
+        for root in (folder, path):
+            found = [(row.label, row.text) for row in read_rows(root, ReadOptions(), said.append)]
+            assert found == [*expected, ("pos", "great")]
+        assert len(said) == (2 if skipped else 0)
+        for line in said:
+            assert line.endswith(f"the files that do not end in .txt, unlike most files {skipped}")
+    unnamed = {"a/1": "x", "a/desktop.ini": "y", "b/1": "z"}
+    assert len(rows(zipped(tmp_path / "unnamed.zip", unnamed))) == 3
+
+
 def test_zip_archive_with_tables_backslashes_or_gzip(tmp_path: Path) -> None:
     expected = [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
     said: list[str] = []
