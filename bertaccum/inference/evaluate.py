@@ -16,24 +16,26 @@ from bertaccum.data.run_inputs import note_reading, tsvs_to_train_on
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.tokenizing import open_store, store_of_table
 from bertaccum.distribution.device_memory import limit_memory
-from bertaccum.errors import RunError
+from bertaccum.errors import ConfigError, RunError
 from bertaccum.inference.predictor import Predictor, deciding_windows
 from bertaccum.inference.results import EvalResult
 from bertaccum.inference.tflite import Int8Predictor
 from bertaccum.inference.trained_model import TrainedModel, load_trained
 from bertaccum.options.commands import FITTED, HALF, INT8, EvalConfig
-from bertaccum.options.fields import size_in_bytes
+from bertaccum.options.fields import column_names, size_in_bytes
 from bertaccum.options.task_names import MULTI_LABEL, TOKEN_CLASSIFICATION
 from bertaccum.reporting.model_card import write_card
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.atomic import write_text
 from bertaccum.system.files import json_digest, json_text, read_mapping, sha256
+from bertaccum.system.phrases import listed
 from bertaccum.system.progress import Note, Progress, ignore_note
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.model_files import ModelFiles
 from bertaccum.tasks.task import Task
 from data_prep.tables.columns import PAIR, TEXT, read_options
 from data_prep.tables.manifest import is_prepared, original_of
+from data_prep.tables.spellings import class_finder
 from data_prep.tables.tsv import read_tsv
 from data_prep.tables.words import separated_words
 
@@ -78,6 +80,8 @@ def predictions(
     if config.file:
         kind = task.labels.task
         several, words = kind == MULTI_LABEL, kind == TOKEN_CLASSIFICATION
+        if several:
+            _check_label_columns(config, task, tsv)
         original = None if is_prepared(tsv) else original_of(tsv, Path(trained.config.data))
         of_file = {"words": words, "as_prepared": original is not None}
         reading = read_options(config, several_labels=several, **of_file)
@@ -103,6 +107,18 @@ def predictions(
         files = dataclasses.replace(trained.files, decoding=task.decoding)
         files.write_decoding(trained.folder)
     return Predictions(trained.run, trained.update, tsv, store, task, logits[:, 0], windows, speed)
+
+
+def _check_label_columns(config: EvalConfig, task: Task, tsv: Path) -> None:
+    """Check that each label has a column: one without a column would apply to no row."""
+    columns = column_names(config.label_columns)
+    find, numbered = class_finder(columns), sum(map(str.isdecimal, columns))
+    missing = [label for label in task.labels.names if find(label) is None]
+    # A column that is given by its number may have any name.
+    if columns and len(missing) > numbered:
+        what = f"`label_columns` {config.label_columns} lacks labels of the run"
+        remedy = f"name a column for each of them, also for {listed(missing, 10)}"
+        raise ConfigError(what, remedy, path=tsv)
 
 
 def _note_changed_data(config: EvalConfig, data: Path, note: Note) -> None:

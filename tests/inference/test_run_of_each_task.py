@@ -18,7 +18,7 @@ from runs_of_tasks import KINDS, OTHERS, TEXTS, VOCABULARY, Kind, Run, RunOf, lo
 
 from bertaccum import api
 from bertaccum.bert.tokenization import Tokenization
-from bertaccum.errors import InputError
+from bertaccum.errors import ConfigError, InputError
 from bertaccum.inference import predict
 from bertaccum.options.task_names import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from bertaccum.reporting.rendering import render
@@ -279,6 +279,18 @@ def test_unknown_label_of_several_is_named_with_its_row(several: Run, program: P
         )
         # An evaluation that fails neither fits nor removes anything.
         assert before == {p: p.read_bytes() for p in several.folder.path.rglob("*.json")}
+
+
+def test_each_label_of_a_run_needs_a_column(several: Run) -> None:
+    """A label without a column would count as one that applies to no text."""
+    several.table.write_text("text;rude;Dear;cold\ngood;1;0;0\nbad food;0;1;1\n")
+    given = {"run": str(several.folder.path), "file": str(several.table), "keep": False}
+    for columns, missing in (("rude,Dear", "cold"), ("2,3", "cold, rude, dear")):
+        message = f"`label_columns` {columns} lacks labels of the run; name .*, also for {missing}"
+        with pytest.raises(ConfigError, match=message):
+            api.evaluate(label_columns=columns, **given)
+    scores = [api.evaluate(label_columns=c, **given).scores for c in ("rude,Dear,cold", "2,3,4")]
+    assert scores[0] == scores[1] and scores[0]["examples"] == 2
 
 
 def test_evaluation_saves_what_it_fits(several: Run) -> None:
