@@ -46,7 +46,7 @@ class LabelFormat:
     def labels_in(self, cells: Iterable[str]) -> dict[str, list[str]]:
         """Return the labels in each of the different cells of a column."""
         cells = list(cells)
-        lists = any(map(is_list, cells)) if self.lists is None else self.lists
+        lists = _has_lists(cells) if self.lists is None else self.lists
         return {cell: self._labels(cell, lists) for cell in cells}
 
     def _labels(self, cell: str, lists: bool) -> list[str]:
@@ -67,7 +67,7 @@ def class_format(
     cells: Collection[str], classes: int = 0, known: LabelFormat = _PLAIN
 ) -> LabelFormat:
     """Return how a column with one label in each row contains it."""
-    result = LabelFormat(lists=known.lists or any(map(is_list, cells)) or None)
+    result = LabelFormat(lists=known.lists or _has_lists(cells) or None)
     return replace(result, flags=known.flags or _flags(result, cells, classes))
 
 
@@ -88,7 +88,7 @@ def set_format(
         consists of class numbers.
       find: Returns the known class that a label means, or None.
     """
-    lists = known.lists or any(map(is_list, cells)) or None
+    lists = known.lists or _has_lists(cells) or None
     result = LabelFormat(separator or _DEFAULT, lists)
     plain = [cell for cell in cells if not result.lists or list_in(cell) is None]
     if separator is None:
@@ -145,6 +145,12 @@ def is_list(cell: str) -> bool:
     is_quoted = "'" in cell or '"' in cell
     are_numbers = all(map(_is_number, items)) and (cell[0] == "[" or "," in cell)
     return is_quoted or are_numbers or (cell[0] in "[{" and "," in cell)
+
+
+def _has_lists(cells: Collection[str]) -> bool:
+    """Return whether some cells of a column are lists beyond doubt, or all are as in PostgreSQL."""
+    in_braces = bool(cells) and all(cell[:1] == "{" and list_in(cell) is not None for cell in cells)
+    return in_braces or any(map(is_list, cells))
 
 
 def _is_number(item: str) -> bool:

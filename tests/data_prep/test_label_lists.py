@@ -132,6 +132,13 @@ def test_lists_of_one_label_are_classes(tmp_path: Path, labels: list[Any]) -> No
     assert cells(result) == ["pos", "neg"] * 3
 
 
+def test_lists_of_postgresql_may_all_have_one_label(tmp_path: Path) -> None:
+    result = prepared(tmp_path, ["{joy}", "{}", "{fear}"] * 3, task="multi-label")
+    assert cells(result) == ["joy", "", "fear"] * 3
+    assert prepared(tmp_path, ["{joy}", "{fear}"] * 3).manifest["labels"] == ["fear", "joy"]
+    assert prepared(tmp_path, ["{joy}", "fear"] * 3).manifest["labels"] == ["fear", "{joy}"]
+
+
 @pytest.mark.parametrize(
     ("labels", "expected", "task"),
     [
