@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.system.phrases import counted, listed
@@ -47,6 +47,9 @@ _END_OF_TEXT = re.compile(r"\w[.!?]\s*$")
 # Labels of Label Studio in HTML and in dialogues.
 _OTHER_LABELS = frozenset({"hypertextlabels", "paragraphlabels"})
 _REJECTED = ("reject", "ignore")  # Answers of annotators in Prodigy.
+# Other lines that begin with a number sign may begin with a hashtag. Some comments of CoNLL-U, and
+# all of CoNLL-2012 and JNLPBA, have no space.
+_COMMENT = re.compile(r"#(\s|#|$|\S+\s*=|(begin|end)\s+document\b|(id|newdoc|newpar|sent_id)\s)")
 # The start of an object or of a list of objects, unlike a bracket and its tag.
 _IS_JSON = re.compile(r"""\s*(\[?\s*\{\s*("|\}|$)|\[\s*(\]\s*)?$)""")
 _TEXTS, _SPANS = ("text", "data"), ("entities", "label", "labels", "spans")
@@ -215,8 +218,8 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
                 yield _row(start, words, tags if tag is not None else None)
             words, tags = [], []
             continue
-        if line.startswith("#") and not words and len(cells) != width:
-            continue  # A comment.
+        if not words and len(cells) != width and _COMMENT.match(line):
+            continue
         if line.startswith("#") and not words and width > 1 and line[1].isspace():
             if known is None:
                 known = _cells_of_words(path, reading, tabs, width, last)
@@ -239,6 +242,8 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
         if len(cells) != width:
             what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
             remedy = "give each word its tag, and separate sentences with empty lines"
+            if line.startswith("#"):
+                remedy += "; comments begin with # and a space"
             raise InputError(what, remedy, path=path, row=row)
         start = start if words else row
         words.append(cells[word])
@@ -297,7 +302,31 @@ def _checked(tag: str, path: Path, row: int) -> str:
 # --- JSON -------------------------------------------------------------------------------
 
 
+class _Marked(NamedTuple):
+    """A text and its entities, as an export contains them."""
+
+    row: int
+    text: str
+    spans: list[Any]
+
+
 def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
+    # If a word recurs after an emoji, a place may fit the text of an entity however it is counted.
+    # Such examples wait for one that tells how the file counts.
+    waiting, is_unclear = list[Row | _Marked](), False
+    in_units: bool | None = None
+    for one in _examples(path, reading, note):
+        if in_units is None and isinstance(one, _Marked) and one.spans and _is_wide(one.text):
+            in_units = _counts_units(one, path)
+            is_unclear = in_units is None
+        waiting.append(one)
+        if not is_unclear:
+            yield from _finished(waiting, in_units, reading, path)
+            waiting.clear()
+    yield from _finished(waiting, in_units, reading, path)
+
+
+def _examples(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row | _Marked]:
     several, rejected = list[str](), list[str]()
     labelled = reading.label_column is not None
     for row, record in _records(path, reading.encoding):
@@ -326,7 +355,7 @@ def _of_records(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             what = f"has no list {_asked(reading.label_column or '', LABEL, 'entities')}"
             remedy = _to_name("label_column", record)
             raise InputError(what, remedy, path=path, row=row)
-        yield _of_spans(text, spans, labelled, path, row)
+        yield _Marked(row, text, spans)
     if several:
         note(f"{path}: these rows have several annotations; the first is read: {listed(several)}")
     if rejected:
@@ -425,8 +454,37 @@ def _objects(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _of_spans(text: str, spans: list[Any], labelled: bool, path: Path, row: int) -> Row:
-    found = sorted(_span(one, text, path, row) for one in spans)
+def _is_wide(text: str) -> bool:
+    """Return whether a text has more UTF-16 units than characters."""
+    return len(text.encode("utf-16-le", "surrogatepass")) > 2 * len(text)
+
+
+def _counts_units(marked: _Marked, path: Path) -> bool | None:
+    """Return whether places count UTF-16 units, as JavaScript does, and not characters.
+
+    None if the texts of the entities do not tell.
+    """
+    row, text, spans = marked
+    for span in spans:
+        start, end, _, said = _fields(span, path, row)
+        places = (start, end), _from_units(text, start, end)
+        characters, units = (min(own) >= 0 and text[slice(*own)] == said for own in places)
+        if characters != units:
+            return units
+    return None
+
+
+def _finished(
+    examples: list[Row | _Marked], in_units: bool | None, reading: ReadOptions, path: Path
+) -> Iterator[Row]:
+    labelled = reading.label_column is not None
+    for one in examples:
+        yield one if isinstance(one, Row) else _of_spans(one, bool(in_units), labelled, path)
+
+
+def _of_spans(marked: _Marked, in_units: bool, labelled: bool, path: Path) -> Row:
+    row, text, spans = marked
+    found = sorted(_span(one, text, in_units, path, row) for one in spans)
     for (_, end, kind), (start, _, other) in pairwise(found):
         if start < end:
             what = f"the entities {kind} and {other} overlap at character {start}"
@@ -444,8 +502,20 @@ def _of_spans(text: str, spans: list[Any], labelled: bool, path: Path, row: int)
     return _row(row, [text[start:end] for start, end in words], tags if labelled else None)
 
 
-def _span(span: Any, text: str, path: Path, row: int) -> tuple[int, int, str]:
-    """Return the start, the end and the type of an entity."""
+def _span(span: Any, text: str, in_units: bool, path: Path, row: int) -> tuple[int, int, str]:
+    """Return the start and the end of an entity, in characters, and its type."""
+    first, last, kind, said = _fields(span, path, row)
+    start, end = _from_units(text, first, last) if in_units else (first, last)
+    if not 0 <= start < end <= len(text) or (said is not None and text[start:end] != said):
+        what = f"the entity {kind} from {first} to {last} is not inside the text"
+        units = ", and the file counts in UTF-16 units" if in_units else ""
+        remedy = f"correct it; the text has {len(text)} characters{units}"
+        raise InputError(what, remedy, path=path, row=row)
+    return start, end, _checked("-".join(kind.split()), path, row)
+
+
+def _fields(span: Any, path: Path, row: int) -> tuple[int, int, str, str | None]:
+    """Return the start, the end and the type of an entity and, if it is given, its text."""
     start = end = kind = said = None
     if isinstance(span, list) and len(span) == 3:
         start, end, kind = span
@@ -459,11 +529,13 @@ def _span(span: Any, text: str, path: Path, row: int) -> tuple[int, int, str]:
         what = f"the entity {json.dumps(span)[:80]} has no start, end and label"
         remedy = "write {start, end, label}, with one label"
         raise InputError(what, remedy, path=path, row=row)
-    if isinstance(said, str) and min(start, end) >= 0 and text[start:end] != said:
-        encoded = text.encode("utf-16-le", "surrogatepass")  # JavaScript counts UTF-16 units.
-        start, end = (len(encoded[: 2 * at].decode("utf-16-le", "ignore")) for at in (start, end))
-    if not 0 <= start < end <= len(text) or (isinstance(said, str) and text[start:end] != said):
-        what = f"the entity {kind} from {start} to {end} is not inside the text"
-        remedy = f"correct it; the text has {len(text)} characters"
-        raise InputError(what, remedy, path=path, row=row)
-    return start, end, _checked("-".join(kind.split()), path, row)
+    return start, end, kind, said if isinstance(said, str) else None
+
+
+def _from_units(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return places in characters, given those in UTF-16 units; as they are if not in the text."""
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    if not 0 <= start <= end <= len(encoded) // 2:
+        return start, end
+    before, until = (encoded[: 2 * at].decode("utf-16-le", "ignore") for at in (start, end))
+    return len(before), len(until)

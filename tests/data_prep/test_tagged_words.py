@@ -45,8 +45,12 @@ TWO = [("B-PER O", "Ada lives"), ("O", "Yes")]
         "\n-DOCSTART-\tO\n\nAda\tB-PER\nlives\tO\n\t\nYes\tO\n",
         "# id = 1\nAda\tNNP\tB-PER\nlives\tVB\tO\n\n# id = 2\nYes\tUH\tO\n",
         "\ufeffAda\tB-PER\r\nlives\tO\r\n\r\nYes\tO\r\n",
+        "#begin document (a); part 000\nAda\tB-PER\nlives\tO\n\n###MEDLINE:1\n\n#id=2\nYes\tO\n",
     ],
-    ids=["tabs", "spaces", "documents, a tab", "comments, three columns", "Windows"],
+    ids=[
+        *("tabs", "spaces", "documents, a tab", "comments, three columns", "Windows"),
+        "comments without a space",
+    ],
 )
 def test_conll_files_have_a_word_in_each_line(tmp_path: Path, content: str) -> None:
     assert rows(tmp_path / "train.conll", content) == TWO
@@ -146,6 +150,33 @@ def test_spans_cut_words_and_count_characters_in_either_way(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("others", "label"),
+    [
+        ([], "O O B-X O"),
+        ([("😀 Bob", 3)], "O B-X O O"),
+        ([("no emoji, Bob", 10), ("😀 Bob", 3)], "O B-X O O"),
+        ([("😀 Bob", 2)], "O O B-X O"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_places_are_counted_alike_in_the_whole_file(
+    tmp_path: Path, others: list[tuple[str, int]], label: str, is_first: bool
+) -> None:
+    def record(text: str, start: int, said: str) -> str:
+        span = {"start": start, "end": start + len(said), "labels": ["X"], "text": said}
+        return json.dumps({"text": text, "label": [span]})
+
+    unclear, path = ("😀😀😀 ha ha ha", 7, "ha"), tmp_path / "a.jsonl"  # The first or the second.
+    known = [record(*other, "Bob") for other in others]
+    lines = [record(*unclear), *known] if is_first else [*known, record(*unclear)]
+    found = rows(path, "\n".join(lines))
+    assert found[0 if is_first else -1] == (label, unclear[0]) and len(found) == len(lines)
+    both = [record("😀 Bob", 2, "Bob"), record("😀 Bob", 3, "Bob")]
+    with pytest.raises(BertAccumError, match=r"row 2: the entity X from [23] to [56] is not"):
+        rows(path, "\n".join(both if is_first else both[::-1]))
+
+
+@pytest.mark.parametrize(
     "result",
     [
         7,
@@ -196,6 +227,8 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
     [
         ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 column, but most lines have 2"),
         ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
+        ("a.conll", "#a\nb\tO\nc\tO\n", 1, "1 column, but .*; comments begin with # and a space"),
+        ("a.conll", "b\tN\tO\n\n#a\tN\nc\tN\tO\n", 3, "has 2 columns, but most lines have 3"),
         ("a.conll", "", None, "is empty"),
         ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tag"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [7]}', 1, "the tag 7 is not one of"),
