@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,11 +132,12 @@ def sweep(
     whole = configured(TrainConfig, config, options)
     from bertaccum.training.inputs import check_seeds
 
-    out = check_seeds(whole, seeds, progress)
+    # Check the first combination: the grid may replace the model of `whole`.
+    first = {name: values[0] for name, values in (grid or {}).items() if len(values)}
+    out = check_seeds(dataclasses.replace(whole, **first), seeds, progress)
     from bertaccum.training.sweep import search
 
-    named = options if config is None else named_options(whole)
-    callback = callback or callback_of(progress)
+    named, callback = _named(whole, config, options), callback or callback_of(progress)
     return search(whole, out, grid, seeds, halving, named, progress, stopping, callback)
 
 
@@ -206,11 +208,10 @@ def training_events(
     from bertaccum.training.inputs import check_seeds
 
     whole = configured(TrainConfig, config, options)
-    named = options if config is None else named_options(whole)
     out = check_seeds(whole, seeds, progress)
     from bertaccum.training.seed_sweep import train_seeds as run_seeds
 
-    return run_seeds(whole, out, seeds, named, progress, stopping)
+    return run_seeds(whole, out, seeds, _named(whole, config, options), progress, stopping)
 
 
 @takes(PretrainConfig, HIDDEN)
@@ -293,10 +294,15 @@ def _events(
 
         return resume_run(Path(resume), options, progress, stopping, inputs)
     whole = configured(kind, config, options)
-    hidden = hidden_options(kind)
-    given = {name: value for name, value in named_options(whole).items() if name not in hidden}
-    named = options if config is None else given
     inputs = check_run(whole, progress)
     from bertaccum.training.train import train as start_run
 
-    return start_run(whole, progress, stopping, named, inputs)
+    return start_run(whole, progress, stopping, _named(whole, config, options), inputs)
+
+
+def _named(
+    whole: TrainConfig, config: TrainConfig | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options that the caller set, with the plain values that `whole` contains."""
+    names = options if config is None else named_options(whole)
+    return {n: getattr(whole, n) for n in names if n not in hidden_options(type(whole))}

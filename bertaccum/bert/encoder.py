@@ -24,8 +24,6 @@ from bertaccum.bert.layers import (
     sizes_of,
 )
 from bertaccum.bert.transformer_layer import OutputTokens, TransformerLayer
-from bertaccum.errors import ConfigError
-from bertaccum.system.phrases import counted
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu,
@@ -183,11 +181,6 @@ def freeze(encoder: Encoder, train_layers: int | None, embeddings: bool) -> None
         the embeddings are frozen as well.
     """
     count = len(encoder.hidden_layers)
-    if train_layers is not None and train_layers > count:
-        raise ConfigError(
-            f"`train_layers` is {train_layers}, but the model has {counted(count, 'layer')}",
-            f"use at most {count}",
-        )
     frozen = [] if train_layers is None else encoder.hidden_layers[: count - train_layers]
     if embeddings or train_layers is not None:
         frozen = [*frozen, *(layer for layer in encoder.layers if "embedding" in layer.name)]

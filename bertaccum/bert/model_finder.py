@@ -27,7 +27,7 @@ from bertaccum.system.atomic import complete_folder
 from bertaccum.system.cache import cache_folder, cached_folder
 from bertaccum.system.files import read_mapping, sha256
 from bertaccum.system.hub_names import HUB_PREFIX, Repository, model_named
-from bertaccum.system.phrases import listed
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Progress, tell
 
 DEFAULT_PRESET = "bert-small"
@@ -85,7 +85,7 @@ def find_model(config: StepConfig, progress: Progress) -> ModelSource:
             "use the vocabulary that the model was pretrained with",
             path=vocabulary_path,
         )
-    _check_length(config, encoder)
+    _check_dimensions(config, encoder)
     on_hub = None if checkpoint is None else checkpoint.repository
     pinned = None if on_hub is None else on_hub.pinned
     name = _name(config, checkpoint)
@@ -121,7 +121,7 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
             form = GOOGLE if found.weights_file is None else HUGGINGFACE
             described = _Checkpoint(found.folder, "", form, named, repository=found.repository)
             encoder = _encoder(config, described)
-            _check_length(config, encoder)
+            _check_dimensions(config, encoder)
             return ModelSource(_name(config, described), encoder, None, None)
     vocabulary = Path(config.vocab) if config.vocab else Path(config.data) / "vocab.txt"
     absent = named in PRESET_CONFIGS and not has_preset(named, progress)
@@ -133,11 +133,17 @@ def find_dimensions(config: StepConfig, progress: Progress) -> ModelSource:
         raise ConfigError(
             f"`model` {name} and `init_checkpoint` {named} differ", "omit one of the two"
         )
-    _check_length(config, PRESET_CONFIGS[name])
+    _check_dimensions(config, PRESET_CONFIGS[name])
     return ModelSource(name, PRESET_CONFIGS[name], None, None)
 
 
-def _check_length(config: StepConfig, encoder: EncoderConfig) -> None:
+def _check_dimensions(config: StepConfig, encoder: EncoderConfig) -> None:
+    layers, trained = encoder.num_hidden_layers, config.train_layers
+    if trained is not None and trained > layers:
+        raise ConfigError(
+            f"`train_layers` is {trained}, but the model has {counted(layers, 'layer')}",
+            f"use at most {layers}",
+        )
     if config.max_seq_length > encoder.max_position_embeddings:
         raise ConfigError(
             f"`max_seq_length` {config.max_seq_length} is above the model's"

@@ -22,8 +22,7 @@ from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.distribution.device_memory import gpus
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
-from bertaccum.options.commands import StepConfig, TrainConfig
-from bertaccum.options.fields import field_names
+from bertaccum.options.commands import TrainConfig
 from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
@@ -50,8 +49,11 @@ _KEPT = 1 / 3
 RECORD = "sweep.json"
 # Maximum number of bytes in the name of a cell's folder.
 _LONGEST_NAME = 200
-# Options that decide the inputs of a run.
-_SELECTING = (field_names(StepConfig) - {"target_batch"}) | {"teacher", "unlabelled"}
+# Options that neither decide the inputs of a run nor have to suit its data, model or task.
+_INDEPENDENT = {
+    *("target_batch", "epochs", "learning_rate", "warmup_fraction", "weight_decay", "clip_norm"),
+    "dropout",
+}
 Grid: TypeAlias = Mapping[str, Sequence[Any]]
 
 
@@ -113,23 +115,27 @@ class Cell:
 
 
 def cells_of(config: TrainConfig, grid: Grid) -> list[Cell]:
-    """Return all combinations of the grid's values.
+    """Return all different combinations of the grid's values.
 
     Raises:
       ConfigError: A value is invalid, or an option cannot be in a grid.
     """
-    # Scores of different data, tasks or metrics cannot be ranked.
-    if fixed := {"out", "data", "seed", "max_updates", "task", "best_by"} & grid.keys():
+    # Scores of different data, tasks or metrics cannot be ranked, and a process sets up TensorFlow
+    # only once.
+    fixed = {"out", "data", "seed", "max_updates", "task", "best_by"}
+    fixed |= {"strategy", "replicas", "memory_limit", "deterministic"}
+    if wrong := fixed & grid.keys():
         raise ConfigError(
-            f"`{min(fixed)}` cannot be in a grid", "set it as an option of the whole sweep"
+            f"`{min(wrong)}` cannot be in a grid", "set it as an option of the whole sweep"
         )
     if not grid or not all(len(values) for values in grid.values()):
         raise ConfigError("the grid has no values", "give each option a list of values")
-    cells = []
+    cells = dict[str, Cell]()
     for values in itertools.product(*grid.values()):
         checked = dataclasses.replace(config, **dict(zip(grid, values, strict=True)))
-        cells.append(Cell({name: getattr(checked, name) for name in grid}))
-    return cells
+        cell = Cell({name: getattr(checked, name) for name in grid})
+        cells.setdefault(cell.name, cell)  # For example, 5e-5 and 0.00005 are the same value.
+    return [*cells.values()]
 
 
 class Sweep:
@@ -214,8 +220,8 @@ class Sweep:
         """Train, and yield the events of all runs.
 
         Raises:
-          ConfigError, InputError: Options, the data or the model changed since a run, or the sweep,
-            began.
+          ConfigError, InputError: An option or file cannot be used, or has changed since a run, or
+            the sweep, began.
         """
         inputs = dict[str, dict[str, Any]]()
         for cell in self.cells:
@@ -224,7 +230,8 @@ class Sweep:
             check_repeated(
                 self._in_round(cell, 1.0), self._folder / cell.name, self._seeds, progress
             )
-            key = json_text({n: value for n, value in cell.options.items() if n in _SELECTING})
+            options = cell.options.items()
+            key = json_text({name: v for name, v in options if name not in _INDEPENDENT})
             if key not in inputs:
                 inputs[key] = inputs_of(run_inputs(own, progress))
             self._inputs[cell.name] = inputs[key]

@@ -14,7 +14,6 @@ from test_step import CONFIG
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
-from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
 from bertaccum.tasks import forward
 from bertaccum.training.recipe import build_model, make_optimizer, make_schedule
@@ -86,8 +85,3 @@ def test_frozen_weights_do_not_change(
     # Frozen weights have neither moments nor accumulators.
     count = sum(bool(re.search(trained, name)) for name in before)
     assert len(optimizer.accumulators) == len(model.trainable_variables) == count
-
-
-def test_more_layers_than_the_model_has_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="`train_layers` is 3, but the model has 2 layers"):
-        model_of(train_layers=3)

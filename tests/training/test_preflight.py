@@ -40,6 +40,7 @@ WRONG = {
     "train --data reviews --init-checkpoint nope": "nope: there is no such checkpoint",
     "train --data reviews --bert-config nope": "nope: there is no such file",
     "train --data reviews --max-seq-length 4000": "--max-seq-length 4000 is above",
+    "train --data reviews --train-layers 2": "--train-layers is 2, but the model has 1 layer",
     "train --resume nope": "nope: there is no run here",
     "train --resume run": "gone/train.tsv: there is no such file",
     "pretrain --resume run --text t.txt": "--text has no effect on run, which began with",

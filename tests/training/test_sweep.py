@@ -259,6 +259,41 @@ def test_stopped_sweep_continues_where_it_stopped(tmp_path: Path, halving: bool)
     assert stopped.runs[:2] + rest.runs == whole.runs
 
 
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"class_weight": ["balanced", "nope=2"]}, "'nope' is not a class"),
+        ({"thresholds": ["0.5", "dev"]}, "`thresholds` cannot be used with the task"),
+        ({"train_layers": [1, 2]}, "`train_layers` is 2, but the model has 1 layer"),
+    ],
+)
+def test_all_combinations_are_checked_before_the_first_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: Any, message: str
+) -> None:
+    model, trainer = write_small_task(tmp_path / "reviews", train=4, dev=2), Trainer()
+    monkeypatch.setattr(seed_sweep, "train", trainer)
+    options: dict[str, Any] = {"data": tmp_path / "reviews", "bert_config": model}
+    options |= {"init_checkpoint": "none", "max_seq_length": 12, "out": tmp_path / "runs"}
+    with pytest.raises(ConfigError, match=message):
+        api.sweep(grid, **options)
+    assert trainer.runs == [] and not (tmp_path / "runs").exists()
+
+
+def test_sweep_in_python_needs_only_its_models_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `init_checkpoint`, the options of the whole sweep select no model."""
+    model, trainer = write_small_task(tmp_path / "reviews", train=4, dev=2), Trainer()
+    monkeypatch.setattr(seed_sweep, "train", trainer)
+    options: dict[str, Any] = {"data": tmp_path / "reviews", "bert_config": model}
+    options |= {"max_seq_length": np.int64(12), "learning_rate": np.float32(1e-3)}
+    for _ in range(2):
+        api.sweep({"init_checkpoint": ["none"]}, **options, out=tmp_path / "runs")
+    assert len(trainer.runs) == 1
+    asked = json.loads((tmp_path / "runs/sweep.json").read_text())["asked"]["options"]
+    assert (asked["data"], asked["max_seq_length"]) == (str(tmp_path / "reviews"), 12)
+
+
 def test_other_options_need_another_folder(tmp_path: Path) -> None:
     run(tmp_path, Trainer())
     for options in ({"halving": True}, {"seeds": 2}, {"epochs": 2.0}):
@@ -367,10 +402,20 @@ def test_invalid_grids_are_refused() -> None:
     for grid in ({"seed": [1, 2]}, {}, {"epochs": []}, {"learning_rate": [1e-5, -1.0]}):
         with pytest.raises(ConfigError):
             cells_of(config, grid)
-    # Scores of two metrics cannot be ranked.
-    for grid in ({"best_by": ["accuracy", "loss"]}, {"task": ["classification", "regression"]}):
-        with pytest.raises(ConfigError, match=r"`(best_by|task)` cannot be in a grid; set it as"):
+    # Scores of two metrics cannot be ranked, and the devices of a process cannot change.
+    for grid in (
+        {"best_by": ["accuracy", "loss"]},
+        {"task": ["classification", "regression"]},
+        {"replicas": [1, 2]},
+    ):
+        with pytest.raises(ConfigError, match=rf"`{min(grid)}` cannot be in a grid; set it as"):
             cells_of(config, grid)
+
+
+def test_equal_values_are_one_combination() -> None:
+    cells = cells_of(TrainConfig(), {"learning_rate": [5e-5, 0.00005], "eval_every": [1, 1.0]})
+    # 1 is an update, and 1.0 an epoch.
+    assert [str(cell.options["eval_every"]) for cell in cells] == ["1", "1.0"]
 
 
 def test_long_names_of_cells_are_cut(tmp_path: Path) -> None:
