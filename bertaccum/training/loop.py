@@ -42,6 +42,9 @@ from bertaccum.training.trackers import FAILED, FINISHED, KILLED, TrackedRun, tr
 from bertaccum.training.updater import Updater
 from bertaccum.version import __version__
 
+# Values of plan.json that were measured for the plan with which the run began.
+_MEASURED = ("peak_memory_bytes", "examples_per_second", "compiled_examples_per_second")
+
 
 class Run:
     """A run in progress. Only the chief writes to its folder.
@@ -56,6 +59,7 @@ class Run:
         self.setup, self.config, self.model = setup, setup.config, setup.model
         self.session, self.topology = setup.session, setup.session.topology
         self.folder, self.position = folder, position
+        self._plan_record = setup.plan_record
         self.updater = Updater(setup)
         self.updater.noise.sums = position.noise
         self.optimizer = self.updater.optimizer
@@ -129,7 +133,8 @@ class Run:
             if isinstance(event, OutOfMemory):
                 self._log(self.folder.metrics, event)
                 self.position.shrinkings += 1
-                self._write_plan()
+                what = f"micro-batches of {event.out_of_memory} ran out of memory"
+                self._write_plan(f"{what} in update {event.update}")
                 yield event
                 updater.start(self.position.update, again=True)
                 continue
@@ -234,12 +239,20 @@ class Run:
         self._show_tracker_notes()
         self.tracked = []
 
-    def _write_plan(self) -> None:
-        """Write the current plan, the learned memory limits and the run's length to plan.json."""
-        now = dataclasses.asdict(self.updater.plan) | {"updates": self.setup.last_update}
+    def _write_plan(self, why: str | None = None) -> None:
+        """Write the current plan, the learned memory limits and the run's length to plan.json.
+
+        Args:
+          why: Reason for the plan if it differs from the plan written before.
+        """
+        plan, known = self.updater.plan, self._plan_record
+        if any(known.get(name) != getattr(plan, name) for name in CUT):
+            known = {name: known[name] for name in known if name not in _MEASURED} | {"why": why}
+        now = dataclasses.asdict(plan) | {"updates": self.setup.last_update}
         learned = {"learned_limits": learned_limits(self.setup.request)}
+        self._plan_record = known | now | learned
         if self.topology.chief:
-            self.folder.write_json(self.folder.plan, self.setup.plan_record | now | learned)
+            self.folder.write_json(self.folder.plan, self._plan_record)
 
     def _started(self) -> Started:
         inputs, source = self.setup.inputs, self.setup.inputs.source
@@ -251,7 +264,7 @@ class Run:
             train_examples=(labeled := self.setup.labeled_examples),
             dev_examples=len(self.setup.dev_store),
             plan=self.updater.plan,
-            why=self.setup.plan_record["why"],
+            why=self._plan_record["why"],
             updates=self.setup.last_update,
             done=self.position.update,
             over="" if self._updates_are_left() else self._how_to_train_longer(),

@@ -304,6 +304,26 @@ def check_unchanged(before: dict[str, Any], now: dict[str, Any], what: str, path
         )
 
 
+def write_changes(folder: RunFolder, config: TrainConfig, asked: dict[str, Any]) -> None:
+    """Write the options of a resumed run, and that the user set those that differ from before.
+
+    Args:
+      config: Options of the resumed run.
+      asked: Options that the user set.
+    """
+    inputs = _read_inputs(folder, [])
+    free = asked.keys() - _fixed_options(read_run_config(folder.path))
+    named = {*inputs.get("named", []), *named_by_user({name: asked[name] for name in free})}
+    folder.write_json(folder.inputs, inputs | {"named": sorted(named)})
+    folder.write_config(config)
+
+
+def named_by_user(options: dict[str, Any]) -> list[str]:
+    """Return the names of the options whose values the user chose, for inputs.json."""
+    # With None or `auto`, the program chooses the value.
+    return sorted(n for n, value in options.items() if value not in (None, AUTO) and n != "out")
+
+
 def check_start(run: RunPaths) -> None:
     """Raise InputError if a run has results but no checkpoint: a new start would destroy them."""
     if (run.checkpoints / NOT_SAVED_YET).exists():

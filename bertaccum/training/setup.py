@@ -105,7 +105,7 @@ class Setup:
       epochs: Number of passes over the data, which `max_tokens` may limit.
       best_by: Metric that selects the best checkpoint.
       request: Request to the planner.
-      plan_record: Values for plan.json that do not change during the run.
+      plan_record: Values for plan.json when the run begins.
       masking: How tokens are masked in pretraining; None for other tasks.
       teacher: Labels with the logits of the teacher; None without one.
       schedule: Learning rate schedule; None for that of the recipe.

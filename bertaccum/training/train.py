@@ -38,11 +38,13 @@ from bertaccum.training.resume import (
     check_start,
     deciding_options,
     inputs_of,
+    named_by_user,
     read_mark,
     recorded_compilation,
     resolved_config,
     resumed_config,
     rounding_note,
+    write_changes,
 )
 from bertaccum.training.setup import Session, connect, set_up
 from bertaccum.training.teacher import recorded_logits
@@ -228,7 +230,7 @@ def _continue(
             broadcast(topology, lambda: _start_over(folder))
         if asked:
             lasting = resolved_config(config, setup.inputs.source.name)
-            broadcast(topology, lambda: folder.write_config(lasting))
+            broadcast(topology, lambda: write_changes(folder, lasting, asked))
         yield from run.events()
 
 
@@ -256,8 +258,7 @@ def _create_folder(run: Run, named: dict[str, Any]) -> None:
             for name, store in stores.items()
             if store.truncation
         },
-        # With None or `auto`, the program chooses the value.
-        "named": sorted(n for n, v in named.items() if v not in (None, AUTO) and n != "out"),
+        "named": named_by_user(named),
     }
     run.folder.create(setup.config, inputs)
 

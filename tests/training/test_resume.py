@@ -47,6 +47,7 @@ from bertaccum.tasks.task import PLAIN, Decoding
 from bertaccum.training import checkpoints, setup
 from bertaccum.training import train as starting
 from bertaccum.training.checkpoints import Position, best_evaluation, read_saved, saved_states
+from bertaccum.training.compilation import Compilation
 from bertaccum.training.events import Event, Finished, Started, Stopped, Updated
 from bertaccum.training.resume import (
     changed_plan_options,
@@ -212,7 +213,9 @@ def test_window_of_a_single_micro_batch_is_finished_before_the_run_stops(
         assert own["loss"] == pytest.approx(other["loss"], abs=1e-5)
 
 
-def test_run_that_stops_after_memory_ran_out_goes_on_with_less(config: Make) -> None:
+def test_run_that_stops_after_memory_ran_out_goes_on_with_less(
+    config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes, stopping = itertools.count(1), Stopping()
 
     def failing() -> None:
@@ -224,12 +227,18 @@ def test_run_that_stops_after_memory_ran_out_goes_on_with_less(config: Make) -> 
             request(stopping)
 
     run_config = config("run", save_every="100")
-    *_, last = under(CountedPasses(failing), train(run_config, silent, stopping))
-    assert last == Stopped(1, signal.SIGINT, Path(str(run_config.out)))
-    *_, last = resume(Path(str(run_config.out)), {}, silent)
+    folder = RunFolder(Path(str(run_config.out)))
+    with monkeypatch.context() as patched:
+        values = {"memory_bytes": 2, "peak_memory_bytes": 1, "why": "it fits"}
+        patched.setattr(Compilation, "record", lambda _: values)
+        *_, last = under(CountedPasses(failing), train(run_config, silent, stopping))
+    assert last == Stopped(1, signal.SIGINT, folder.path)
+    plan = json.loads(folder.plan.read_text())
+    assert plan["memory_bytes"] == 2 and "peak_memory_bytes" not in plan
+    started, *_, last = resume(folder.path, {}, silent)
+    assert started.why == plan["why"] == "micro-batches of 3 ran out of memory in update 2"
     assert (last.summary["micro_batch"], last.summary["out_of_memory"]) == (1, 1)
-    lines = RunFolder(Path(str(run_config.out))).metrics.read_text().splitlines()
-    kinds = [json.loads(line)["kind"] for line in lines]
+    kinds = [json.loads(line)["kind"] for line in folder.metrics.read_text().splitlines()]
     assert kinds == ["updated", "out_of_memory", *["updated"] * (UPDATES - 1)]
 
 
@@ -499,9 +508,14 @@ def test_resume_keeps_changed_options(
     config.write_text(config.read_text().replace(f"data: {reviews}\n", "data: /gone\n"))
     with pytest.raises(InputError, match=r"/gone/\S+\.tsv: there is no such file"):
         api.train(resume=str(run))
-    events = api.training_events(resume=str(run), data="moved", max_updates=5)
+    before = json.loads((run / "inputs.json").read_text())["named"]
+    asked: dict[str, Any] = {"data": "moved", "max_updates": 5, "seed": 0, "offload": "auto"}
+    events = api.training_events(resume=str(run), **asked)
     assert isinstance(next(events), Started)
     events.close()
+    # The seed is the same, and the program still chooses what to offload.
+    named = json.loads((run / "inputs.json").read_text())["named"]
+    assert "data" in before and named == sorted([*before, "max_updates"])
     assert f"data: {tmp_path / 'moved'}\n" in config.read_text()
     monkeypatch.chdir("/")
     assert api.train(resume=str(run)).summary["updates"] == 5
