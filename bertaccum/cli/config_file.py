@@ -16,22 +16,41 @@ from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import read_mapping
 
 _Ignored: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
+# config.yaml of a run also contains the values that bertaccum chose. If one of these options is on
+# the command line, it chooses all of them again: another model has another learning rate.
 _OF_MODEL = {"model", "init_checkpoint", "bert_config"}
+_PLANNED = ("micro_batch", "recompute", "offload", "precision", "compile")
+# The options that it chooses again for other options on the command line.
+_CHOSEN_FOR = {
+    **dict.fromkeys(("epochs", "max_tokens", "max_updates"), ("compile",)),
+    **dict.fromkeys(
+        (
+            *("text", "pack", "max_seq_length", "windows", "target_batch", "micro_batch"),
+            *("memory_limit", "precision", "recompute", "offload", "accumulator_dtype"),
+            *("train_layers", "freeze", "adapt", "lora_rank", "lora_targets", "frozen_dtype"),
+            *("strategy", "replicas"),
+        ),
+        _PLANNED,
+    ),
+    "task": (*_PLANNED, "best_by"),
+    "data": (*_PLANNED, "best_by", "task"),
+}
 _REMEDY = "write `key: value` lines, such as `target_batch: 32`"
 
 
-def config_option(ignored: _Ignored = lambda *_: False) -> Callable[..., Any]:
+def config_option(ignored: _Ignored = lambda *_: False, again: bool = False) -> Callable[..., Any]:
     """Return the option `--config`.
 
     Args:
       ignored: Returns whether to ignore a key, given the keys and the text of all values.
+      again: Whether bertaccum chooses all options again that it chose for the run of the file.
     """
 
     def use(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
         if path is not None:
             values = _read(ctx, Path(path), ignored, _converted)
-            chosen = _chosen(ctx, Path(path)) if _OF_MODEL & ctx.meta.get(FLAGS, set()) else set()
-            ctx.default_map = {name: values[name] for name in values.keys() - chosen}
+            outdated = _outdated(ctx, Path(path), again)
+            ctx.default_map = {name: values[name] for name in values.keys() - outdated}
 
     return file_option(
         "--config",
@@ -42,17 +61,20 @@ def config_option(ignored: _Ignored = lambda *_: False) -> Callable[..., Any]:
     )
 
 
-def _chosen(ctx: click.Context, path: Path) -> set[str]:
-    """Return the options that bertaccum chose for a run; empty for a file that is not of a run.
+def _outdated(ctx: click.Context, path: Path, again: bool) -> set[str]:
+    """Return the options that bertaccum chose for the run of a file, and now chooses again.
 
-    Such a value fits the run's model; the learning rate of another model is a different one.
+    Empty for a file that is not the config.yaml of a run.
     """
     run = RunPaths(path.parent)
     named = (read_mapping(run.inputs) or {}).get("named")
     if path.name != run.config.name or not isinstance(named, list):
         return set()
     can_choose = {str(p.name) for p in ctx.command.params if p.default in (None, AUTO)}
-    return can_choose - {*map(str, named)}
+    chosen, flags = can_choose - {*map(str, named)}, ctx.meta.get(FLAGS, set())
+    if again or flags & _OF_MODEL:
+        return chosen
+    return chosen & {name for flag in flags for name in _CHOSEN_FOR.get(flag, ())}
 
 
 def _read_grid(ctx: click.Context, _: click.Parameter, path: str | None) -> Any:

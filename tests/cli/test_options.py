@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -160,27 +161,39 @@ def test_flags_can_be_repeated_and_override_the_config_file(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "chosen"),
+    ("command", "name", "again"),
     [
-        ("config.yaml", ["--model", "bert-tiny"], True),
-        ("config.yaml", ["--init-checkpoint", "none"], True),
-        ("config.yaml", ["--target-batch", "16"], False),
-        ("recipe.yaml", ["--model", "bert-tiny"], False),
+        ("train --seed 1", "config.yaml", ""),
+        ("train --epochs 9", "config.yaml", "compile"),
+        ("train --target-batch 4", "config.yaml", "micro_batch compile"),
+        ("train --task regression", "config.yaml", "micro_batch compile best_by task"),
+        ("train --data other", "config.yaml", "micro_batch compile best_by task"),
+        ("train --init-checkpoint none", "config.yaml", "all"),
+        ("train --model bert-tiny", "config.yaml", "all"),
+        ("train --model bert-tiny", "recipe.yaml", ""),
+        ("pretrain --text other", "config.yaml", "micro_batch compile"),
+        ("plan", "config.yaml", "all"),
+        ("plan", "recipe.yaml", ""),
+        ("sweep", "config.yaml", "all"),
     ],
 )
-def test_options_are_chosen_again_for_another_model(
-    tmp_path: Path, name: str, flags: list[str], chosen: bool
+def test_options_that_depend_on_a_changed_one_are_chosen_again(
+    tmp_path: Path, command: str, name: str, again: str
 ) -> None:
-    values = "init_checkpoint: bert-base\nlearning_rate: 2e-5\nmicro_batch: 8\n"
-    (tmp_path / name).write_text(f"{values}weight_decay: 0.5\nbest_by: macro_f1\n")
-    (tmp_path / "inputs.json").write_text('{"named": ["best_by"]}')
+    command, *flags = command.split()
+    chosen = {"init_checkpoint": "bert-base", "micro_batch": 8, "compile": "on"}
+    if command != "pretrain":
+        chosen["task"] = "classification"
+    if command in ("train", "sweep"):
+        chosen |= {"best_by": "accuracy", "learning_rate": 2e-5}
+    named = {"recompute": "layer", "memory_limit": "4GiB"}
+    (tmp_path / name).write_text(yaml.safe_dump({"dropout": 0.5} | chosen | named))
+    (tmp_path / "inputs.json").write_text(json.dumps({"named": [*named]}))
     arguments = ["--config", str(tmp_path / name), *flags]
-    found = cli.commands["train"].make_context("train", arguments).params
-    wanted = (None, "auto") if chosen else (2e-5, 8)
-    assert (found["learning_rate"], found["micro_batch"]) == wanted
-    assert (found["weight_decay"], found["best_by"]) == (0.5, "macro_f1")
-    if "--model" in flags:
-        assert found["init_checkpoint"] == (None if chosen else "bert-base")
+    found = cli.commands[command].make_context(command, arguments).params
+    assert {"dropout": 0.5, **named}.items() <= found.items()
+    changed = {key for key, value in chosen.items() if found[key] != value}
+    assert changed == {*(chosen if again == "all" else again.split())}
 
 
 def test_config_file_keeps_text_that_yaml_would_convert(tmp_path: Path) -> None:

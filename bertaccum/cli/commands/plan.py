@@ -20,7 +20,7 @@ _RECIPE_ONLY = frozenset(field_names(TrainConfig) - field_names(StepConfig))
 
 
 @command()
-@config_option(lambda key, _: key in _RECIPE_ONLY)
+@config_option(lambda key, _: key in _RECIPE_ONLY, again=True)
 @options(PlanConfig)
 @grouped_option(
     "--all",

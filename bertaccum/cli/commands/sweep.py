@@ -20,7 +20,7 @@ from bertaccum.training.events import Event, Started, Stopped
 
 
 @command()
-@config_option()
+@config_option(again=True)
 @grid_option
 @options(TrainConfig)
 @grouped_option(
