@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertaccum.api.arguments import callback_of, configured, takes
 from bertaccum.errors import ConfigError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.fields import named_options
+from bertaccum.options.fields import field_names, named_options
 from bertaccum.options.pretraining import HIDDEN, PretrainConfig, hidden_options
 from bertaccum.system.progress import Progress, silent
 from bertaccum.system.stopping import Stopping
@@ -132,6 +132,9 @@ def sweep(
     whole = configured(TrainConfig, config, options)
     from bertaccum.training.inputs import check_seeds
 
+    if unknown := (grid or {}).keys() - field_names(TrainConfig):
+        what = f"`{min(unknown)}` in the grid is no option of a run"
+        raise ConfigError(what, "correct its name")
     # Check the first combination: the grid may replace the model of `whole`.
     first = {name: values[0] for name, values in (grid or {}).items() if len(values)}
     out = check_seeds(dataclasses.replace(whole, **first), seeds, progress)

@@ -410,6 +410,8 @@ def test_invalid_grids_are_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"`{min(grid)}` cannot be in a grid; set it as"):
             cells_of(config, grid)
+    with pytest.raises(ConfigError, match="`nope` in the grid is no option of a run; correct"):
+        api.sweep({"nope": [1]}, out="runs/x")
 
 
 def test_equal_values_are_one_combination() -> None:
