@@ -12,6 +12,7 @@ from bertaccum.accumulation import contract
 from bertaccum.accumulation.contract import whole_steps
 
 REDUCTIONS = ("mean", "sum")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 NONFINITE = ("skip", "raise", "propagate")
 # Methods that Keras calls for each micro-batch, before the gradients of a window are summed.
 _HOOKS = ("minimize", "compute_gradients", "aggregate_gradients")

@@ -16,13 +16,14 @@ Gradient: TypeAlias = Any  # tf.Tensor, tf.IndexedSlices or None
 GradsAndVars: TypeAlias = Iterable[tuple[Gradient, tf.Variable]]
 
 
-def compute_dtype(variable: Any) -> tf.DType:
-    """Return the dtype to compute in: the variable's dtype, but at least float32.
+def stored_dtype(variable: Any) -> tf.DType:
+    """Return the dtype of a variable; under mixed precision, not the one to which it is cast."""
+    return getattr(variable, "true_dtype", variable.dtype)
 
-    Under mixed precision, the variable's dtype is the one in which it is stored, not the one to
-    which it is cast.
-    """
-    dtype = getattr(variable, "true_dtype", variable.dtype)
+
+def compute_dtype(variable: Any) -> tf.DType:
+    """Return the dtype to compute in: the variable's dtype, but at least float32."""
+    dtype = stored_dtype(variable)
     return dtype if dtype.size > 4 else tf.float32
 
 

@@ -48,8 +48,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         variable, or a function of the update number. A change takes effect at the next
         window. `accumulate` and `apply` ignore it.
       reduction: Reduction of the window's gradients: `mean` or `sum`.
-      accumulator_dtype: Dtype of the accumulators. The default is that of each variable, but at
-        least float32. Accumulators narrower than float32 store a running mean.
+      accumulator_dtype: Dtype of the accumulators: float16, bfloat16, float32 or float64. The
+        default is that of each variable, but at least float32. Accumulators narrower than float32
+        store a running mean.
       nonfinite: Treatment of a window whose gradient is not finite or has a norm that overflows
         float32: `skip` the window, `raise` an error, or `propagate` the gradient to the inner
         optimizer.
@@ -92,6 +93,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         steps = checks.checked_steps(accumulation_steps, schedule=True)
         check_choice("reduction", reduction, checks.REDUCTIONS)
         check_choice("nonfinite", nonfinite, checks.NONFINITE)
+        if accumulator_dtype:
+            check_choice("accumulator_dtype", tf.as_dtype(accumulator_dtype).name, checks.DTYPES)
         super().__init__(adapted(serialization.resolved(optimizer)), name or "accumulating")
         checks.check_inner(self.inner, AccumulatingOptimizer)
         self.accumulation_steps = steps

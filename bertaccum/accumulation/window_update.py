@@ -14,7 +14,7 @@ from bertaccum.accumulation import loss_scaling
 from bertaccum.accumulation.adamw import InPlaceAdamW
 from bertaccum.accumulation.checks import skip_aggregation
 from bertaccum.accumulation.compiled import maybe_compiled
-from bertaccum.accumulation.gradient_tensors import ModelVariables, compute_dtype
+from bertaccum.accumulation.gradient_tensors import ModelVariables, compute_dtype, stored_dtype
 from bertaccum.accumulation.offload import host_memory
 from bertaccum.accumulation.offload.host_memory import HostArray
 from bertaccum.accumulation.replicas import first, replicas_in_sync, sum_over_replicas
@@ -74,7 +74,10 @@ def transformed(
         return pairs, factor * transform.factor(norm), norm
     means = [(_widened(total) * tf.cast(factor, compute_dtype(total)), v) for total, v in pairs]
     norm = _global_norm([mean for mean, _ in means])
-    return (transform(means) if transform else means), tf.ones_like(factor), norm
+    pairs = transform(means) if transform else means
+    # Optimizers of tf_keras fail if a gradient has another dtype than its variable.
+    pairs = [(g if g is None else tf.cast(g, stored_dtype(v)), v) for g, v in pairs]
+    return pairs, tf.ones_like(factor), norm
 
 
 def allowed(finite: tf.Tensor, nonfinite: str) -> tf.Tensor:

@@ -604,6 +604,10 @@ MISUSE = {
     "no number": (lambda: AccumulatingOptimizer("adam", 1.5), "an integer"),
     "reduction": (lambda: AccumulatingOptimizer("adam", reduction="median"), "choose one of"),
     "nonfinite": (lambda: AccumulatingOptimizer("adam", nonfinite="ignore"), "choose one of"),
+    "dtype": (
+        lambda: AccumulatingOptimizer("adam", accumulator_dtype="int32"),
+        "`accumulator_dtype` is .int32.; choose one of",
+    ),
     "twice": (lambda: AccumulatingOptimizer(AccumulatingOptimizer("adam")), "already accumulates"),
     "twice with a scale": (
         lambda: AccumulatingOptimizer(fitting.LossScale(AccumulatingOptimizer("adam"))),

@@ -89,15 +89,16 @@ def test_micro_batches_of_any_sizes_equal_the_large_batch(sizes: list[int]) -> N
     np.testing.assert_allclose(run_accumulated(sizes), run_large_batch(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("stored", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", -1.5), ("sum", -12.0)])
-def test_dtype_of_accumulators_does_not_change_the_reduction(
-    reduction: str, expected: float, dtype: str | None
+def test_dtypes_of_accumulators_and_variables_do_not_change_the_reduction(
+    reduction: str, expected: float, dtype: str | None, stored: str
 ) -> None:
-    variable = tf.Variable(0.0)
+    variable = tf.Variable(0.0, dtype=stored)
     optimizer = WindowOptimizer(tf_keras.optimizers.SGD(1.0), reduction, dtype)
     for total, weight in ((2.0, 1), (4.0, 4), (6.0, 3)):
-        optimizer.accumulate([(tf.constant(total), variable)], weight)
+        optimizer.accumulate([(tf.constant(total, stored), variable)], weight)
     assert optimizer.apply()
     assert float(variable) == pytest.approx(expected, rel=1e-2)
 
