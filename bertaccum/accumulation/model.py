@@ -129,12 +129,18 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _end_window(self, apply: bool) -> None:
         with self.distribute_strategy.scope():
             for optimizer in self._accumulating_optimizers():
-                if optimizer.pending:
-                    optimizer.traced_flush() if apply else optimizer.drop()
-            for layer in self.submodules:
-                if isinstance(layer, AccumBatchNormalization):
-                    layer.end_window() if apply else layer.drop_window()
+                if optimizer.pending and apply:
+                    # Eager steps use the present settings of the optimizer, so the end does, too.
+                    optimizer.flush() if self.run_eagerly else optimizer.traced_flush()
+                elif optimizer.pending:
+                    optimizer.drop()
+            self._end_windows_of_layers(apply)
         self._end_logged_window()
+
+    def _end_windows_of_layers(self, apply: bool) -> None:
+        for layer in self.submodules:
+            if isinstance(layer, AccumBatchNormalization):
+                layer.end_window() if apply else layer.drop_window()
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
@@ -146,11 +152,16 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
     def _get_optimizer(self, optimizer: Any) -> Any:
         # `compile` passes every optimizer to this hook; a WideDeepModel has a list of two.
-        # Forget the window and the state of an optimizer that is replaced.
+        # Forget the window and the state of an optimizer that is replaced, and the layers' windows.
         self.__dict__.pop("_optimizers_seen", None)
         if checks.accumulates(self._accumulation.steps):  # Layers may have been unfrozen.
             checks.warn_of_batch_normalization(self, self._warned_of)
-        return tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))
+        again = getattr(self, "optimizer", None) is not None
+        optimizers = tf.nest.map_structure(self._accumulating, super()._get_optimizer(optimizer))
+        self.optimizer = optimizers
+        if again and not any(one.pending for one in self._accumulating_optimizers()):
+            self._end_windows_of_layers(apply=False)
+        return optimizers
 
     def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
         steps = self._accumulation.steps

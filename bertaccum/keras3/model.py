@@ -76,7 +76,7 @@ def accumulate_gradients(
     bases = (AccumulatingModel, type(model), _Fit)
     model.__class__ = type(AccumulatingModel.__name__, bases, names)
     if getattr(model, "optimizer", None) is not None:
-        model._accumulate()
+        model._accumulate(again=True)
         model.train_function = None  # A compiled step calls the train_step of the old class.
     return model
 
@@ -120,11 +120,16 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the model, and wrap its optimizer in an `AccumulatingOptimizer`."""
+        again = self.compiled
         super().compile(*args, **kwargs)
-        self._accumulate()
+        self._accumulate(again)
 
-    def _accumulate(self) -> None:
-        """Make the optimizer accumulate, and the losses report their divisors."""
+    def _accumulate(self, again: bool) -> None:
+        """Make the optimizer accumulate, and the losses report their divisors.
+
+        If the model is compiled `again` with an optimizer that is not in a window, the windows of
+        layers are forgotten as well.
+        """
         if self._accumulation.steps != 1:  # Layers may have been unfrozen.
             _warn_of_batch_normalization(self, self._warned_of)
         self.__dict__.pop("_optimizers_seen", None)
@@ -132,6 +137,8 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         _keras_compat.replace_losses(self, micro_batch.MeasuredLoss, tracker)
         if self.optimizer is not None:
             self.optimizer = self._accumulating(self.optimizer)
+        if again and not any(one.pending for one in self._accumulating_optimizers()):
+            self._end_windows_of_layers(apply=False)
 
     def _accumulating(self, optimizer: Any) -> AccumulatingOptimizer:
         inside = getattr(optimizer, "inner_optimizer", None)
@@ -232,6 +239,9 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
     def _end_window(self, apply: bool) -> None:
         for optimizer in self._accumulating_optimizers():
             optimizer.flush() if apply else optimizer.drop()
+        self._end_windows_of_layers(apply)
+
+    def _end_windows_of_layers(self, apply: bool) -> None:
         for layer in _keras_compat.all_layers(self):
             if isinstance(layer, AccumBatchNormalization):
                 layer.end_window() if apply else layer.drop_window()

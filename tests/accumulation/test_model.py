@@ -625,6 +625,17 @@ def test_window_of_an_optimizer_that_is_replaced_is_forgotten() -> None:
     assert [int(one.iterations.numpy()) for one in (replaced, model.optimizer)] == [1, 1]
 
 
+def test_windows_of_layers_are_forgotten_with_that_of_the_optimizer() -> None:
+    normalization = AccumBatchNormalization(3)
+    model = tf_keras.Sequential([layers.Input((2,)), normalization, layers.Dense(1)])
+    accumulate_gradients(model, 3).compile("sgd", "mse")
+    normalization(np.ones((2, 2)), training=True)
+    model.optimizer.apply_gradients([(tf.ones_like(v), v) for v in model.trainable_variables])
+    for optimizer, calls in ((model.optimizer, 1), ("sgd", 0)):
+        model.compile(optimizer, "mse")
+        assert int(normalization._window.calls) == calls
+
+
 @pytest.mark.slow
 def test_ragged_output_is_weighted_by_positions() -> None:
     lengths = [1, 5, 4, 1, 2, 6]

@@ -240,7 +240,13 @@ def test_settings_after_compile_have_an_effect(number: int) -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_partial_windows_have_the_settings_of_the_last_compile() -> None:
+@pytest.mark.parametrize("eager", [False, True])
+def test_partial_windows_have_the_settings_of_full_windows(eager: bool) -> None:
+    """A compiled step keeps its settings until the model is compiled again, an eager one does not.
+
+    Without accumulation, all steps run eagerly.
+    """
+
     def twice_fitted(steps: int | None) -> tf_keras.Model:
         tf_keras.utils.set_random_seed(0)
         model = tf_keras.Sequential([tf_keras.layers.Dense(3)])
@@ -248,8 +254,9 @@ def test_partial_windows_have_the_settings_of_the_last_compile() -> None:
         if steps is not None:
             accumulate_gradients(model, steps)
         optimizer: Any = optimizers.AdamW(0.1, weight_decay=0.5)
-        for decay in (0.5, 0.0):
-            model.compile(optimizer, "mse", run_eagerly=steps is None)
+        for number, decay in enumerate((0.5, 0.0)):
+            if number == 0 or not eager:
+                model.compile(optimizer, "mse", run_eagerly=eager or steps is None)
             optimizer = model.optimizer
             optimizer.weight_decay = decay
             # The second window of an epoch is half as large.

@@ -336,6 +336,18 @@ def test_batch_normalization_is_saved_with_its_window(tmp_path: Path) -> None:
         accumulate_gradients(keras.Sequential([AccumBatchNormalization(4, name="pooled")]), 2)
 
 
+def test_window_of_batch_normalization_is_forgotten_with_that_of_the_optimizer() -> None:
+    normalization = AccumBatchNormalization(3)
+    model = keras.Sequential([keras.Input((2,)), normalization, keras.layers.Dense(1)])
+    accumulate_gradients(model, 3).compile("sgd", "mse")
+    normalization(np.ones((2, 2), "float32"), training=True)
+    variables = model.trainable_variables
+    model.optimizer.apply([keras.ops.ones(v.shape) for v in variables], variables)
+    for optimizer, calls in ((model.optimizer, 1), ("sgd", 0)):
+        model.compile(optimizer, "mse")
+        assert int(normalization.window_calls) == calls
+
+
 def test_batch_normalization_can_change_its_momentum() -> None:
     x, y = dense_data(32)
     found = []
