@@ -208,7 +208,7 @@ def skipped_hook(optimizer: Any, hook: str) -> TypeError:
 def applied_twice(optimizer: Any) -> ValueError:
     """Return the error for an optimizer that a train_step calls more than once."""
     return ValueError(
-        f"optimizer {_name(optimizer)} is applied twice in one train_step, but each micro-step"
+        f"optimizer {name_of(optimizer)} is applied twice in one train_step, but each micro-step"
         " needs exactly one call; apply the gradients of all variables in one call, or give each"
         " part of the model its own optimizer"
     )
@@ -237,9 +237,10 @@ def already_accumulates(model: Any) -> ValueError:
 
 def other_steps(part: str, theirs: Any, steps: Any) -> ValueError:
     """Return the error for a part of a model with another number of micro-steps."""
+    of_model = counted(steps, "micro-step") if isinstance(steps, int) else steps
     return ValueError(
-        f"the model accumulates over {counted(steps, 'micro-step')}, but {part} over {theirs}; give"
-        " both the same `accumulation_steps`"
+        f"the model accumulates over {of_model}, but {part} over {theirs}; give both the same"
+        " `accumulation_steps`"
     )
 
 
@@ -358,15 +359,15 @@ def warn_of_changing_state(names: Sequence[str]) -> None:
 def warn_of_new_weights(optimizer: Any, earlier: Any) -> None:
     """Warn about an optimizer whose gradients depend on weights that an earlier one has updated."""
     warnings.warn(
-        f"the gradients of optimizer {_name(optimizer)} depend on weights that optimizer"
-        f" {_name(earlier)} has already updated in the same train_step. In the last micro-batch of"
-        " a window these weights are new, in the others they are old; compute all gradients first,"
-        " then apply them",
+        f"the gradients of optimizer {name_of(optimizer)} depend on weights that optimizer"
+        f" {name_of(earlier)} has already updated in the same train_step. In the last micro-batch"
+        " of a window these weights are new, in the others they are old; compute all gradients"
+        " first, then apply them",
         stacklevel=2,
     )
 
 
-def _name(optimizer: Any) -> str:
+def name_of(optimizer: Any) -> str:
     """Return the name of the optimizer inside an accumulating one."""
     inner = getattr(optimizer, "inner", None) or getattr(optimizer, "inner_optimizer", optimizer)
     return repr(getattr(inner, "name", optimizer.name))

@@ -96,7 +96,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         optimizers = [update.optimizer for update in current.updates]
         for loss in current.corrections:
             loss.end_window(keep=bool(optimizers) and optimizers[0].in_window)
-        self._seen_optimizers().update({id(o): o for o in optimizers})
+        self._note_optimizers(optimizers)
         self._check_losses()
         return results
 
@@ -111,6 +111,15 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         if current is not None:
             current.loss_is_sum = micro_batch.has_values(loss)
         return loss
+
+    def _note_optimizers(self, optimizers: list[AccumulatingOptimizer]) -> None:
+        seen = self._seen_optimizers()
+        for optimizer in optimizers:
+            if id(optimizer) not in seen:
+                part = f"optimizer {contract.name_of(optimizer)}"
+                with tf.init_scope():  # The value of a variable is unknown while a step is traced.
+                    _check_same_steps(part, optimizer.accumulation_steps, self._accumulation.steps)
+                seen[id(optimizer)] = optimizer
 
     def _loss_divisores(self) -> list[MeasuredLoss]:
         losses = _tf_compat.compiled_losses(self.compiled_loss)

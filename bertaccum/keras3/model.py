@@ -148,11 +148,14 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
                 raise contract.loss_scale_outside()
             optimizer = inside  # `compile` scales the loss a second time.
         if isinstance(optimizer, AccumulatingOptimizer):
-            if optimizer.accumulation_steps != self._accumulation.steps:
-                theirs = optimizer.accumulation_steps
-                raise contract.other_steps("its optimizer", theirs, self._accumulation.steps)
+            self._check_steps("its optimizer", optimizer)
             return optimizer
         return AccumulatingOptimizer(optimizer, self._accumulation.steps)
+
+    def _check_steps(self, part: str, optimizer: AccumulatingOptimizer) -> None:
+        theirs, steps = optimizer.accumulation_steps, self._accumulation.steps
+        if theirs != steps:
+            raise contract.other_steps(part, theirs, steps)
 
     def train_step(self, *args: Any) -> Any:
         """Run the model's own `train_step`, with gradients weighted by the divisor of the loss.
@@ -163,7 +166,9 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
         if not current.optimizers and self.trainable_variables:
             raise contract.none_accumulates(own_class(self))
-        self._seen_optimizers().update({id(one): one for one in current.optimizers})
+        for one in current.optimizers:
+            self._check_steps(f"optimizer {contract.name_of(one)}", one)
+            self._seen_optimizers()[id(one)] = one
         contract.warn_of_changing_state(_trained_by_others(self, current.optimizers))
         if self._accumulation.loss_weight and not current.weight_given:
             raise contract.ignored_loss_weight(own_class(self))

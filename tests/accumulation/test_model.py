@@ -762,16 +762,15 @@ def decorated() -> None:
     model.fit(batches([14, 14], one_output), verbose=0)
 
 
-def without_accumulation() -> None:
+def fit_with_own(optimizer: Any) -> None:
     class Own(tf_keras.Sequential):
         def train_step(self, data: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
             gradients = tape.gradient(loss, self.trainable_variables)
-            second.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             return {}
 
-    second = tf_keras.optimizers.SGD(0.1)
     model = accumulate_gradients(Own([layers.Dense(1)]), 2)
     model.compile("adam", "mse")
     model.fit(batches([14, 14], one_output), verbose=0)
@@ -801,7 +800,14 @@ MISUSE = {
         "the LossScaleOptimizer is outside; put it inside",
     ),
     "a function around a step": (decorated, "tf.function around train_step"),
-    "no accumulating optimizer": (without_accumulation, "wrap each optimizer that it uses"),
+    "no accumulating optimizer": (
+        lambda: fit_with_own(tf_keras.optimizers.SGD(0.1)),
+        "wrap each optimizer that it uses",
+    ),
+    "an optimizer of other steps": (
+        lambda: fit_with_own(AccumulatingOptimizer("sgd", tf.Variable(3))),
+        "over 2 micro-steps, but optimizer .SGD. over .*numpy=3.*; give both the same",
+    ),
     "a layer of other steps": (
         lambda: accumulate_gradients(tf_keras.Sequential([AccumBatchNormalization(2)]), 4),
         "give both the same",

@@ -304,6 +304,15 @@ def test_each_part_has_its_optimizer() -> None:
         np.testing.assert_allclose(old - 2 * rate, new, atol=1e-6)
 
 
+@pytest.mark.skipif(BACKEND == "jax", reason="on JAX, a model has one optimizer")
+def test_optimizer_of_other_steps_is_refused() -> None:
+    both = [AccumulatingOptimizer(SGD(0.1), 4), AccumulatingOptimizer(SGD(0.2, name="other"), 2)]
+    model = accumulate_gradients(steps_of(dense_model(), 2, both), 4)
+    model.compile(SGD(0.1), LOSS, run_eagerly=EAGER)
+    with pytest.raises(ValueError, match="but optimizer 'other' over 2; give both the same"):
+        model.fit(*dense_data(), batch_size=8, verbose=0)
+
+
 def test_a_model_can_be_compiled_again_with_the_same_optimizer() -> None:
     """Also with a layer that was frozen meanwhile, and an optimizer with its own hook."""
 
