@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
+import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -296,13 +298,46 @@ def report_divisor(
 
 
 def warn_of_unknown_divisor(loss_name: str) -> None:
-    """Warn about a loss that returns one number for a batch."""
+    """Warn about a loss that returns no values of single examples."""
     warnings.warn(
-        f"loss {loss_name!r} returns one number for the whole batch, which accumulation treats as"
-        " the mean over the examples. If the loss has another divisor, return one value per"
-        " example or pass `loss_weight` to accumulate_gradients",
+        f"loss {loss_name!r} returns one number for the whole batch, or one per feature, which"
+        " accumulation treats as the mean over the examples. If the loss has another divisor,"
+        " return one value per example or pass `loss_weight` to accumulate_gradients",
         stacklevel=2,
     )
+
+
+def is_of_whole_batch(length: int | None, output: Sequence[int | None]) -> bool:
+    """Return whether a loss has values neither of examples nor of their positions.
+
+    Args:
+      length: Length of its first axis; None if this depends on the data.
+      output: Shape of the model's output; sizes that depend on the data are None.
+    """
+    sizes = itertools.takewhile(lambda size: size is not None, output[:-1] or output)
+    return length is not None and length not in itertools.accumulate(sizes, operator.mul)
+
+
+def has_value_per_example(length: int | None, examples: int | None) -> bool:
+    """Return whether a loss that is added to the total loss has one value per example.
+
+    Args:
+      length: Length of its first axis; None if this depends on the data.
+      examples: Number of examples; None if this depends on the data.
+
+    Warns:
+      UserWarning: If it has several values, but not one per example.
+    """
+    if length is None or length == examples:
+        return True
+    if length > 1:
+        warnings.warn(
+            f"a loss that is added to the total loss has {length} values, but not one per example,"
+            " so accumulation treats them as means over the examples. If they are sums, add one"
+            " value per example",
+            stacklevel=2,
+        )
+    return False
 
 
 # Values that losses have returned in this context. Each replica is a thread, and has its own list.

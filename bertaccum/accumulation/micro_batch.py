@@ -97,12 +97,18 @@ def correction(loss: Any) -> Any:
     return 0.0 if micro is None else micro.corrections.get(loss, 0.0)
 
 
-def has_values(loss: Any) -> bool:
+def has_values(loss: Any, micro: MicroBatch | None) -> bool:
     """Return whether a loss has one value per example; its gradient is that of their sum.
 
-    Keras adds the values of `add_loss` to the total loss without taking their mean.
+    Keras adds the values of `add_loss` to the total loss without taking their mean. Without a
+    `micro` batch, whose number of examples is known, a vector of one value counts as a number.
     """
-    return bool(getattr(loss, "shape", None) is not None and loss.shape.rank)
+    shape = getattr(loss, "shape", None)
+    if shape is None or not shape.rank:
+        return False
+    if micro is None:
+        return bool(shape[0] != 1)
+    return contract.has_value_per_example(shape[0], tf.get_static_value(micro.examples))
 
 
 def weigh(
@@ -202,7 +208,7 @@ def _weighted_mean(window: tf.Tensor) -> tf.Tensor:
 def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
     """Return the kind of divisor in the mean of `losses`, and the divisor on this replica.
 
-    The divisor is None if the loss function itself returned a single value.
+    The divisor is None if the loss function itself returned a single value, or one per feature.
 
     Source: `Loss.__call__` and `losses_utils.apply_valid_mask` of tf_keras 2.20.
     """
@@ -214,4 +220,8 @@ def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
     if masks := [mask for mask in found if mask is not None]:
         valid = functools.reduce(tf.logical_and, masks)
         return tuple(mask.ref() for mask in masks), tf.math.count_nonzero(valid)
+    # In eager mode, the length may also be the number of positions that the loss selected.
+    known = None if tf.executing_eagerly() else losses.shape[0]
+    if contract.is_of_whole_batch(known, tuple(y_pred.shape) if y_pred.shape.rank else ()):
+        return EXAMPLES, None
     return EXAMPLES, tf.shape(losses)[0]

@@ -109,7 +109,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             current.weight_given = True
         loss = super().compute_loss(*args, **kwargs)
         if current is not None:
-            current.loss_is_sum = micro_batch.has_values(loss)
+            current.loss_is_sum = micro_batch.has_values(loss, current)
         return loss
 
     def _note_optimizers(self, optimizers: list[AccumulatingOptimizer]) -> None:
@@ -250,4 +250,7 @@ def _length(data: Any) -> tf.Tensor:
     first = next(part for part in tf.nest.flatten(data) if part.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()
-    return first.dense_shape[0] if isinstance(first, tf.SparseTensor) else tf.shape(first)[0]
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    # TensorFlow does not know the value of `tf.shape(first)[0]`, even if the shape is static.
+    return tf.shape(first)[0] if first.shape[0] is None else tf.constant(first.shape[0])

@@ -101,7 +101,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.window = WindowOptimizer(
             self.inner, reduction, accumulator_dtype, nonfinite, gradient_transform
         )
-        self._loss_is_sum = False
+        # Losses with one value per example whose gradients have not been applied; replicas may
+        # differentiate all of theirs before the first of them applies its gradients.
+        self._summed_losses = 0
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
         """Create the state for `var_list`; only these variables can be trained afterwards."""
@@ -231,14 +233,16 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         number afterwards. Otherwise they could overflow float16 in windows that do not overflow as
         one large batch.
         """
-        self._loss_is_sum = micro_batch.has_values(loss)
-        if (micro := micro_batch.current()) is not None and not callable(loss):
-            micro.loss_is_sum = self._loss_is_sum  # The step may have taken a mean.
         scaled = self._wrapped or loss_scaling.is_scaled(self.inner)
         parts = self._power_of_two() if scaled else 1.0
         unscaling = loss_scaling.unscaling(self.inner)
 
         def share(loss: tf.Tensor) -> tf.Tensor:
+            micro = micro_batch.current()
+            is_sum = micro_batch.has_values(loss, micro)
+            self._summed_losses = self._summed_losses + 1 if is_sum else 0
+            if micro is not None:
+                micro.loss_is_sum = is_sum  # The step may have taken a mean.
             loss = self.scale_loss(loss)
             return loss / tf.cast(parts, loss.dtype) if scaled else loss
 
@@ -309,7 +313,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         gradients = window.in_order(pairs)
         # The window contains gradients of the scaled loss, as `accumulate` receives them.
         scale = loss_scaling.scale(self.inner)
-        weighed, weight = micro_batch.weigh(gradients, first, self._loss_is_sum, scale)
+        loss_is_sum = self._summed_losses > 0
+        self._summed_losses -= loss_is_sum
+        weighed, weight = micro_batch.weigh(gradients, first, loss_is_sum, scale)
         if self._at_once:
             window.apply_once(weighed, weight)
             return

@@ -23,12 +23,11 @@ def sums_activities() -> bool:
     return tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 14)
 
 
-def adds_sums(model: keras.Model) -> bool:
-    """Return whether a layer has passed several values, which Keras sums, to `add_loss`."""
+def added_losses(model: keras.Model) -> list[Any]:
+    """Return what layers have passed to `add_loss`; Keras sums several values."""
     layers = model._flatten_layers()
     # On JAX, the losses of layers have been collected in the model.
-    added = model._losses_override or [one for each in layers for one in each._get_own_losses()]
-    return any(len(one.shape) for one in added)
+    return model._losses_override or [one for each in layers for one in each._get_own_losses()]
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:

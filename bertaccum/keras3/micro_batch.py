@@ -108,7 +108,12 @@ class MeasuredLoss:
         if not micro.weight_given:
             losses = called[-1] if called else value
             kind, size = _divisor(reduction, losses, y_pred, sample_weight)
-            if size is None and len(keras.tree.flatten(y_pred)[0].shape) != 1:
+            # In eager mode, the length may also be the number of positions that the loss selected.
+            known = _known(size) if kind == EXAMPLES and replicas.is_compiled(y_true) else None
+            shape = tuple(keras.tree.flatten(y_pred)[0].shape)
+            if contract.is_of_whole_batch(known, shape):
+                size = None
+            if size is None and len(shape) != 1:
                 contract.warn_of_unknown_divisor(self.loss.name)
             size = micro.examples if size is None else size
             contract.report_divisor(micro, kind, size, replicas.check_equal)
@@ -116,6 +121,18 @@ class MeasuredLoss:
                 # XLA on TensorFlow may drop the check; NaN shows that the update would be wrong.
                 micro.size = ops.where(ops.equal(size, micro.size), size, float("nan"))
         return value
+
+
+def has_values(loss: Any, micro: MicroBatch) -> bool:
+    """Return whether a loss that a layer has added has one value per example, which Keras sums."""
+    if len(loss.shape) == 0:
+        return False
+    return contract.has_value_per_example(loss.shape[0], _known(micro.examples))
+
+
+def _known(number: Any) -> int | None:
+    """Return a number, or None if it is unknown while a step is compiled."""
+    return number if isinstance(number, int) else None
 
 
 def _divisor(

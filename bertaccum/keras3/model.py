@@ -217,12 +217,14 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
                 f"compute_loss of {own_class(self).__name__} returns several values, which Keras"
                 " sums; return their mean"
             )
-        return self._summed(loss, current) if _keras_compat.adds_sums(self) else loss
+        added = _keras_compat.added_losses(self)
+        is_sum = any(micro_batch.has_values(one, current) for one in added)
+        return self._summed(loss, current) if is_sum else loss
 
     def _summed(self, loss: Any, current: MicroBatch) -> Any:
         """Return a loss that is a sum over the examples, with regularizers once per window."""
         variables = [v for v in self.trainable_variables if v.regularizer is not None]
-        sums = [one for one in self.losses if len(one.shape)]
+        sums = [one for one in self.losses if micro_batch.has_values(one, current)]
         micro_batch.report_sum(current, alone=len(sums) + len(variables) == len(self.losses))
         if not variables:
             return loss

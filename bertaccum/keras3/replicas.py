@@ -77,6 +77,13 @@ def sums(values: Sequence[Any]) -> list[Any]:
     return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
 
+def is_compiled(tensors: Any) -> bool:
+    """Return whether a step is compiled, so that known shapes do not depend on these tensors."""
+    if _TENSORFLOW:
+        return not tf.executing_eagerly()
+    return _JAX and any(isinstance(one, jax.core.Tracer) for one in keras.tree.flatten(tensors))
+
+
 def check_equal(one: Any, other: Any, message: str) -> None:
     """Raise an error if two numbers differ, when the step runs if they are unknown until then."""
     if _TENSORFLOW:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,51 @@ def test_losses_of_examples_that_keras_adds_up_are_added_up(functional: bool, ho
 
     for own, other in zip(fit(4), fit(None), strict=True):
         np.testing.assert_allclose(own, other, atol=5e-3 if how == "bfloat16" else 1e-6)
+
+
+def of_features(y_true: Any, y_pred: Any) -> Any:
+    return tf.reduce_mean((y_true - y_pred) ** 2, axis=0)
+
+
+@pytest.mark.parametrize(("added", "features"), [(True, 1), (True, 3), (False, 3)])
+def test_losses_of_features_are_means_over_the_examples(added: bool, features: int) -> None:
+    """Micro-batches of 3, 3 and 2 examples equal a batch of 8."""
+    x = IMAGES[:, 0, :, 0]
+
+    def fit(steps: int | None) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        inputs = layers.Input((4,))
+        outputs = layers.Dense(features)(inputs)
+        model = tf_keras.Model(inputs, outputs)
+        if added:
+            model.add_loss(of_features(1.0, outputs))
+        if steps:
+            accumulate_gradients(model, steps)
+        sgd = tf_keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(sgd, None if added else of_features, run_eagerly=not steps)
+        y = None if added else x[:, :features]
+        model.fit(x, y, batch_size=3 if steps else 8, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    warned = nullcontext() if features == 1 else pytest.warns(UserWarning, match="examples. If")
+    with warned:
+        accumulated = fit(3)
+    for own, other in zip(accumulated, fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-6)
+
+
+def test_optimizer_forgets_that_an_earlier_loss_was_a_sum() -> None:
+    variable = tf.Variable([0.0])
+    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 2)
+    for _ in range(2):
+        optimizer.minimize(lambda: variable * [1.0, 2.0], [variable])
+    assert float(variable[0]) == -6
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert float(variable[0]) == -7
+    for _ in range(2):
+        optimizer.minimize(lambda: 2.0 * variable, [variable])
+    assert float(variable[0]) == -9
 
 
 def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:

@@ -64,6 +64,7 @@ DEPENDING = {
         "annealed_loss",
         "number_of_values_differs",
         "one_added_loss_per_example_is_a_sum[True]",
+        "losses_of_features_are_means_over_the_examples",
         "loss_weight_is_the_divisor",
         "loss_weight_of_0_has_no_effect",
         "outputs_with_different_sample_weights_are_refused",

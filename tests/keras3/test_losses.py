@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,39 @@ def test_one_added_loss_per_example_is_a_sum(compiled: bool) -> None:
     assert difference(*found) < EXACT
     losses = [one.history.history["loss"] for one in found]
     np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+def of_features(y_true: Any, y_pred: Any) -> Any:
+    return ops.mean((y_true - y_pred) ** 2, axis=(0, 2))
+
+
+class OfFeatures(keras.layers.Layer):
+    """A layer that adds a loss for each feature, a mean over the examples."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(of_features(1.0, inputs))
+        return inputs
+
+
+# On PyTorch, a vector that a loss returns may also consist of positions that the loss has selected.
+@pytest.mark.parametrize("added", [True] if BACKEND == "torch" else [True, False])
+def test_losses_of_features_are_means_over_the_examples(added: bool) -> None:
+    found = []
+    for steps in (0, 4):
+        made = model()
+        if added:
+            made = keras.Model(made.inputs, OfFeatures()(made.outputs[0]))
+        if steps:
+            accumulate_gradients(made, steps)
+        loss, y = (None, None) if added else (of_features, SOFT[:20])
+        made.compile(keras.optimizers.SGD(0.5), loss, run_eagerly=EAGER and not steps)
+        warned = pytest.warns(UserWarning, match="examples. If") if steps else nullcontext()
+        with warned:
+            # The last window has 8 examples, in micro-batches of 3, 3 and 2.
+            size = 12 // max(steps, 1)
+            made.fit(X[:20], y, batch_size=size, epochs=2, shuffle=False, verbose=0)
+        found.append(made)
+    assert difference(*found) < 1e-6
 
 
 def test_sum_beside_a_mean_is_refused() -> None:
