@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from bertaccum.accumulation.contract import applied_twice, skipped_hook, two_gra
 from bertaccum.keras3 import _keras_compat, micro_batch, replicas
 from bertaccum.keras3.delegation import DelegatingOptimizer
 from bertaccum.keras3.micro_batch import MicroBatch
+from bertaccum.system.phrases import counted
 
 _JAX = keras.config.backend() == "jax"
 
@@ -66,10 +68,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self._step = add((), "int32", name="micro_step", aggregation="only_first_replica")
         self._weight = add((), wide, name="window_weight", aggregation="sum")
         self._sums = [self._new_sum(v) for v in variables]
-        # Positions of variables that have a gradient; weight decay must not change the others. The
-        # variable contains the same, because a loaded model has not traced a step yet.
-        self._with_gradient: set[int] = set()
-        self._saved_with_gradient = add(
+        # Sets of positions whose variables had gradients in the same micro-step.
+        self._together: set[frozenset[int]] = set()
+        # Which variables have a gradient in this window; weight decay must not change the others.
+        self._with_gradient = add(
             (len(variables),), "int32", name="with_gradient", aggregation="only_first_replica"
         )
         if not self.inner_optimizer.built:
@@ -127,6 +129,11 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Accumulate gradients, and update the variables if the window is complete.
 
+        A variable without a gradient in the window does not change, except on JAX. A compiled step
+        on TensorFlow knows only the sets of variables that had gradients in a micro-step traced so
+        far, and the unions of two such sets. If the variables with gradients in a window form
+        another set, a missing gradient counts as zero.
+
         Raises:
           ValueError: If no variable has a gradient, or the optimizer was not built with one of the
             variables.
@@ -148,12 +155,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             self._assign(*self._next_state(state, gradients, trained, current))
             return
         with replicas.after(gradients.values()):
-            self._with_gradient.update(gradients)
+            self._together.add(frozenset(gradients))
             self._accumulate(gradients, current)
-            self._saved_with_gradient.assign(
-                [int(i in self._with_gradient) for i in range(len(self._sums))]
-            )
-        replicas.run_if(self._is_complete(), self._update)
+        replicas.run_if(self._is_complete(), *self._updates())
 
     def apply_gradients(self, grads_and_vars: Any) -> Any:
         """Call `apply`, and return the number of updates."""
@@ -194,6 +198,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
             else:
                 gradient = replicas.mapped(current.without_nan, gradient)
                 replicas.add(total, gradient, factors[total.dtype])
+        now = ops.convert_to_tensor([int(i in gradients) for i in range(len(self._sums))], "int32")
+        self._with_gradient.assign(ops.maximum(self._with_gradient, now))
         self._weight.assign_add(shares[self._weight.dtype][1])
         self._step.assign_add(1)
 
@@ -211,13 +217,33 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         steps = self.accumulation_steps
         return steps(self.iterations) if callable(steps) else steps
 
-    def _update(self) -> None:
-        """Apply the mean of the window, and start a new one."""
+    def _updates(self) -> tuple[Sequence[Callable[[], None]], Any]:
+        """Return functions that update different variables, and the position of the one to call."""
+        if not replicas.is_compiled(()):
+            return [lambda: self._update(self._in_window())], 0
         trained = _keras_compat.trained(self)
-        with_gradient = [i for i in sorted(self._with_gradient) if trained[i].trainable]
-        *sums, weight = replicas.sums([*(self._sums[i] for i in with_gradient), self._weight])
+        frozen = frozenset(i for i, v in enumerate(trained) if not v.trainable)
+        pairs = {one | other | frozen for one in self._together for other in self._together}
+        sets = sorted(pairs | {frozenset(range(len(trained)))}, key=len)
+        masks = ops.convert_to_tensor(
+            [[int(i in one) for i in range(len(trained))] for one in sets], "int32"
+        )
+        covering = ops.all(ops.greater_equal(masks, self._with_gradient), axis=1)
+        updates = [functools.partial(self._update, one) for one in sets]
+        return updates, ops.argmax(ops.cast(covering, "int32"))
+
+    def _in_window(self) -> set[int]:
+        """Return the positions of the variables that have a gradient in this window."""
+        flags = ops.convert_to_numpy(ops.convert_to_tensor(self._with_gradient))
+        return set(flags.nonzero()[0].tolist())
+
+    def _update(self, positions: Iterable[int]) -> None:
+        """Apply the mean of the window to the variables at these positions, and start a new one."""
+        trained = _keras_compat.trained(self)
+        chosen = [i for i in sorted(positions) if trained[i].trainable]
+        *sums, weight = replicas.sums([*(self._sums[i] for i in chosen), self._weight])
         # Keras divides the loss of each replica by the number of replicas.
-        sums_of = dict(zip(with_gradient, sums, strict=True))
+        sums_of = dict(zip(chosen, sums, strict=True))
         means = self._means(sums_of, weight / replicas.count())
         # Not `apply`, because the inner optimizer may have its own `apply_gradients`.
         self.inner_optimizer.apply_gradients([(mean, trained[i]) for i, mean in means.items()])
@@ -232,7 +258,7 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         }
 
     def _reset(self) -> None:
-        for variable in (*self._sums, self._weight, self._step):
+        for variable in (*self._sums, self._weight, self._step, self._with_gradient):
             variable.assign(ops.zeros(variable.shape, variable.dtype))
 
     # --- JAX ------------------------------------------------------------------------
@@ -266,9 +292,11 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def _next_state(
         self, state: list[Any], gradients: dict[int, Any], trained: list[Any], current: MicroBatch
     ) -> tuple[list[Any], list[Any]]:
+        trainable = {i for i, v in enumerate(_keras_compat.trained(self)) if v.trainable}
+        if missing := trainable - gradients.keys():
+            _warn_of_missing_gradients(self, len(missing))
         with self._scope(state) as scope:
             self._accumulate(gradients, current)
-            self._saved_with_gradient.assign(ops.ones(self._saved_with_gradient.shape, "int32"))
             complete = self._is_complete()
         state = [scope.get_current_value(v) for v in self.variables]
         return ops.cond(
@@ -303,12 +331,8 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Apply a partial window, if any; the mean is over the examples it contains."""
         if not self.pending:
             return
-        # In a loaded model, no step has been traced yet.
-        self._with_gradient.update(
-            ops.convert_to_numpy(self._saved_with_gradient).nonzero()[0].tolist()
-        )
         if not _JAX:
-            replicas.on_each(self._step, self._update)
+            replicas.on_each(self._step, functools.partial(self._update, self._in_window()))
             return
         self._assign(*self._flushed(*self._values()))
 
@@ -358,6 +382,15 @@ def checked_steps(steps: Any) -> Any:
     if callable(steps):
         return steps
     return whole_steps(steps, "an integer or a function of the number of updates")
+
+
+def _warn_of_missing_gradients(optimizer: AccumulatingOptimizer, count: int) -> None:
+    warnings.warn(
+        f"in a call of optimizer {contract.name_of(optimizer)}, {counted(count, 'variable')} had no"
+        " gradient. On JAX, accumulation treats a missing gradient as zero, so weight decay and"
+        " momentum change these variables as well; give each part of the model its own optimizer",
+        stacklevel=4,
+    )
 
 
 def _checked_inner(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

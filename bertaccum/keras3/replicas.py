@@ -119,26 +119,37 @@ def is_second_call(optimizer: Any, variables: Sequence[Any]) -> bool:
     return second
 
 
-def run_if(condition: Any, function: Callable[[], None]) -> None:
-    """Call a function on each replica if a condition is true; each replica must call `run_if`.
+def run_if(condition: Any, functions: Sequence[Callable[[], None]], which: Any) -> None:
+    """Call one of some functions on each replica if a condition is true.
 
-    Under a strategy, the branch is inside a `merge_call`, because TensorFlow forbids calling
-    `merge_call`, as optimizers do, inside a branch on a replica, even if it is the only one.
+    Each replica must call `run_if`. Under a strategy, the branches are inside a `merge_call`,
+    because TensorFlow forbids calling `merge_call`, as optimizers do, inside a branch on a replica,
+    even if it is the only one.
+
+    Args:
+      condition: Whether to call a function, a bool scalar.
+      functions: The functions.
+      which: The position of the one to call, an integer.
     """
     context = _TENSORFLOW and tf.distribute.has_strategy() and tf.distribute.get_replica_context()
     if not context:
-        ops.cond(condition, function, lambda: None)
+        ops.cond(condition, lambda: _call_one(functions, which), lambda: None)
         return
 
-    def merged(strategy: Any, condition: Any) -> None:
-        first = strategy.experimental_local_results(condition)[0]
+    def merged(strategy: Any, *values: Any) -> None:
+        condition, which = (strategy.experimental_local_results(value)[0] for value in values)
+        each = strategy.extended.call_for_each_replica
+        calls = [functools.partial(each, function) for function in functions]
+        ops.cond(condition, lambda: _call_one(calls, which), lambda: None)
 
-        def call() -> None:
-            strategy.extended.call_for_each_replica(function)
+    context.merge_call(merged, args=(condition, which))
 
-        ops.cond(first, call, lambda: None)
 
-    context.merge_call(merged, args=(condition,))
+def _call_one(functions: Sequence[Callable[[], None]], which: Any) -> None:
+    if len(functions) == 1:
+        functions[0]()
+    else:
+        ops.switch(which, functions)
 
 
 def on_each(variable: keras.Variable, function: Callable[[], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -334,3 +335,46 @@ def test_a_model_can_be_compiled_again_with_the_same_optimizer() -> None:
 
     for own, other in zip(fit(4), fit(None), strict=True):
         np.testing.assert_allclose(own, other, atol=1e-5)
+
+
+# In each window, the micro-steps train the body and the left or the right head.
+HEADS = ("ll", "rr", "rr", "lr", "rl", "ll")
+
+
+@pytest.mark.parametrize("compiled", [False, True] if BACKEND == "tensorflow" else [False])
+def test_variables_without_gradient_in_a_window_do_not_change(compiled: bool) -> None:
+    """On JAX, they do, with a warning."""
+
+    def variables() -> dict[str, keras.Variable]:
+        return {name: keras.Variable(np.ones(2, "float32")) for name in "blr"}
+
+    def decaying(built_with: dict[str, keras.Variable]) -> Any:
+        optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.1)
+        optimizer.build(list(built_with.values()))
+        return optimizer
+
+    whole, own = variables(), variables()
+    plain, accumulating = decaying(whole), AccumulatingOptimizer(decaying(own), 2)
+    accumulating.build(list(own.values()))
+    warned = nullcontext() if BACKEND != "jax" else pytest.warns(UserWarning, match="On JAX")
+
+    def micro_step(head: str) -> Callable[[], None]:
+        ones = ops.ones((2,))
+        return lambda: accumulating.apply([ones, ones], [own["b"], own[head]])
+
+    compile: Callable[[Any], Any] = lambda function: function  # noqa: E731
+    if compiled:
+        import tensorflow as tf
+
+        compile = tf.function
+    steps = {head: compile(micro_step(head)) for head in "lr"}
+    with warned:
+        for window in HEADS:
+            trained = ["b", *sorted(set(window))]
+            shares = [ops.full((2,), f"b{window}b".count(name) / 2, "float32") for name in trained]
+            plain.apply(shares, [whole[name] for name in trained])
+            for head in window:
+                steps[head]()
+    if BACKEND != "jax":
+        for name in "blr":
+            np.testing.assert_allclose(*map(ops.convert_to_numpy, (own[name], whole[name])), 1e-6)

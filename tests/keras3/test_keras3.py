@@ -78,6 +78,7 @@ DEPENDING = {
         "optimizer_applied_twice_is_refused[2]",
         "optimizers_that_do_not_accumulate_are_refused",
         "each_part_has_its_optimizer",
+        "variables_without_gradient_in_a_window_do_not_change",
         "a_model_can_be_compiled_again_with_the_same_optimizer",
     ),
 }
