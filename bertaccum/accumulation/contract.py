@@ -332,9 +332,9 @@ def has_value_per_example(length: int | None, examples: int | None) -> bool:
         return True
     if length > 1:
         warnings.warn(
-            f"a loss that is added to the total loss has {length} values, but not one per example,"
-            " so accumulation treats them as means over the examples. If they are sums, add one"
-            " value per example",
+            f"a loss has {length} values, but not one per example, so accumulation treats each of"
+            " them as a mean over the examples. If their sum should be minimized, return one value"
+            " per example",
             stacklevel=2,
         )
     return False

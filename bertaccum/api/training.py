@@ -136,7 +136,7 @@ def sweep(
         what = f"`{min(unknown)}` in the grid is no option of a run"
         raise ConfigError(what, "correct its name")
     # Check the first combination: the grid may replace the model of `whole`.
-    first = {name: values[0] for name, values in (grid or {}).items() if len(values)}
+    first = {name: next(iter(values)) for name, values in (grid or {}).items() if len(values)}
     out = check_seeds(dataclasses.replace(whole, **first), seeds, progress)
     from bertaccum.training.sweep import search
 

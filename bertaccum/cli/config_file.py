@@ -28,7 +28,7 @@ _CHOSEN_FOR = {
             *("text", "pack", "max_seq_length", "windows", "target_batch", "micro_batch"),
             *("memory_limit", "precision", "recompute", "offload", "accumulator_dtype"),
             *("train_layers", "freeze", "adapt", "lora_rank", "lora_targets", "frozen_dtype"),
-            *("strategy", "replicas"),
+            *("strategy", "replicas", "cut", "stride", "label_pieces", "unlabelled"),
         ),
         _PLANNED,
     ),

@@ -313,7 +313,7 @@ def write_changes(folder: RunFolder, config: TrainConfig, asked: dict[str, Any])
     """
     inputs = _read_inputs(folder, [])
     free = asked.keys() - _fixed_options(read_run_config(folder.path))
-    named = {*inputs.get("named", []), *named_by_user({name: asked[name] for name in free})}
+    named = {*inputs.get("named", [])} - free | {*named_by_user({n: asked[n] for n in free})}
     folder.write_json(folder.inputs, inputs | {"named": sorted(named)})
     folder.write_config(config)
 

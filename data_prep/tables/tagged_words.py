@@ -243,7 +243,7 @@ def _of_lines(path: Path, reading: ReadOptions, note: Note) -> Iterator[Row]:
             what = f"has {counted(len(cells), 'column')}, but most lines have {width}"
             remedy = "give each word its tag, and separate sentences with empty lines"
             if line.startswith("#"):
-                remedy += "; comments begin with # and a space"
+                remedy += "; a comment begins with # and a space, before a sentence"
             raise InputError(what, remedy, path=path, row=row)
         start = start if words else row
         words.append(cells[word])

@@ -227,7 +227,7 @@ def test_odd_words_stay_words(tmp_path: Path) -> None:
     [
         ("a.conll", "a\tO\nb\n\nc\tO\nd\tO\n", 2, "has 1 column, but most lines have 2"),
         ("a.conll", "a\tO\nb\t\n", 2, "has a word without a tag"),
-        ("a.conll", "#a\nb\tO\nc\tO\n", 1, "1 column, but .*; comments begin with # and a space"),
+        ("a.conll", "#a\nb\tO\nc\tO\n", 1, "1 column, but .*; a comment begins with # and a space"),
         ("a.conll", "b\tN\tO\n\n#a\tN\nc\tN\tO\n", 3, "has 2 columns, but most lines have 3"),
         ("a.conll", "", None, "is empty"),
         ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', 1, "has 2 tokens and 1 tag"),

@@ -508,12 +508,14 @@ def test_resume_keeps_changed_options(
     config.write_text(config.read_text().replace(f"data: {reviews}\n", "data: /gone\n"))
     with pytest.raises(InputError, match=r"/gone/\S+\.tsv: there is no such file"):
         api.train(resume=str(run))
-    before = json.loads((run / "inputs.json").read_text())["named"]
+    inputs = json.loads((run / "inputs.json").read_text())
+    before = inputs["named"]
+    (run / "inputs.json").write_text(json.dumps(inputs | {"named": [*before, "offload"]}))
     asked: dict[str, Any] = {"data": "moved", "max_updates": 5, "seed": 0, "offload": "auto"}
     events = api.training_events(resume=str(run), **asked)
     assert isinstance(next(events), Started)
     events.close()
-    # The seed is the same, and the program still chooses what to offload.
+    # The seed is the same, and the program chooses what to offload again.
     named = json.loads((run / "inputs.json").read_text())["named"]
     assert "data" in before and named == sorted([*before, "max_updates"])
     assert f"data: {tmp_path / 'moved'}\n" in config.read_text()
