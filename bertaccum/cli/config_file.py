@@ -11,7 +11,8 @@ import click
 
 from bertaccum.cli.options import FLAGS, FieldOption, explained_option, file_option, flag_of
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.fields import AUTO
+from bertaccum.options.commands import StepConfig
+from bertaccum.options.fields import AUTO, field_names
 from bertaccum.runs.paths import RunPaths
 from bertaccum.system.files import read_mapping
 
@@ -23,15 +24,8 @@ _PLANNED = ("micro_batch", "recompute", "offload", "precision", "compile")
 # The options that it chooses again for other options on the command line.
 _CHOSEN_FOR = {
     **dict.fromkeys(("epochs", "max_tokens", "max_updates"), ("compile",)),
-    **dict.fromkeys(
-        (
-            *("text", "pack", "max_seq_length", "windows", "target_batch", "micro_batch"),
-            *("memory_limit", "precision", "recompute", "offload", "accumulator_dtype"),
-            *("train_layers", "freeze", "adapt", "lora_rank", "lora_targets", "frozen_dtype"),
-            *("strategy", "replicas", "cut", "stride", "label_pieces", "unlabelled"),
-        ),
-        _PLANNED,
-    ),
+    **dict.fromkeys(field_names(StepConfig), _PLANNED),
+    **dict.fromkeys(("text", "pack", "unlabelled", "strategy", "replicas"), _PLANNED),
     "task": (*_PLANNED, "best_by"),
     "data": (*_PLANNED, "best_by", "task"),
 }

@@ -167,6 +167,7 @@ def test_flags_can_be_repeated_and_override_the_config_file(tmp_path: Path) -> N
         ("train --epochs 9", "config.yaml", "compile"),
         ("train --target-batch 4", "config.yaml", "micro_batch compile"),
         ("train --cut count", "config.yaml", "micro_batch compile"),
+        ("train --truncate tail", "config.yaml", "micro_batch compile"),
         ("train --task regression", "config.yaml", "micro_batch compile best_by task"),
         ("train --data other", "config.yaml", "micro_batch compile best_by task"),
         ("train --init-checkpoint none", "config.yaml", "all"),
