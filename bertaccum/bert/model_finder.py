@@ -266,7 +266,10 @@ def _pretrained(source: ModelSource, checkpoint: _Checkpoint, config: StepConfig
     form, path = checkpoint.form, checkpoint.form.weights(checkpoint.folder, checkpoint.prefix)
     source = dataclasses.replace(source, checkpoint=path, format=form)
     if checkpoint.of_run:
-        return dataclasses.replace(source, labels=read_mapping(checkpoint.folder / "labels.json"))
+        labels, decoding = (
+            read_mapping(checkpoint.folder / name) for name in ("labels.json", "decoding.json")
+        )
+        return dataclasses.replace(source, labels=labels, decoding=decoding)
     pooler = form.pooler is None or form.has_pooler(form.tensors(path))
     head = form.head(checkpoint.folder) if config.keep_head else None
     segments = not form.of_transformers or gives_segments(checkpoint.tokenizer)

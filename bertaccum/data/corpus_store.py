@@ -27,6 +27,7 @@ from bertaccum.errors import InputError
 from bertaccum.system.atomic import new_folder
 from bertaccum.system.cache import cache_folder, cache_paths, cached_folder, is_intact, seal
 from bertaccum.system.parallel import parallel
+from bertaccum.system.phrases import percent
 from bertaccum.system.progress import Progress, tell
 from data_prep.tables.corpus import Corpus
 from data_prep.tables.rows import clean
@@ -152,7 +153,7 @@ def _check_texts(train: _Writer, dev: _Writer, path: Path, progress: Progress) -
         raise InputError(f"the texts that are held back have {nothing}", hint, path=path)
     if (unknown := 1 - train.known / train.tokens) > _MANY_UNKNOWN:
         remedy = "choose a model whose vocabulary has their characters"
-        tell(progress, f"{unknown:.0%} of the tokens to train on are [UNK]; {remedy}")
+        tell(progress, f"{percent(unknown)} of the tokens to train on are [UNK]; {remedy}")
 
 
 def _is_held_back(documents: np.ndarray, every: int) -> np.ndarray:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bertaccum.system.phrases import percent
+
 
 @dataclass(frozen=True)
 class Truncation:
@@ -24,8 +26,7 @@ class Truncation:
     kept_by_windows: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        percent = round(100 * self.longer / self.texts)
-        share = f"{percent}% of the texts are" if percent else "less than 1% of the texts are"
+        share = f"{percent(self.longer / self.texts)} of the texts are"
         several = f"{self.windows} windows of " if self.windows > 1 else ""
         return (
             f"{share if self.longer else 'no text is'} longer than {several}`max_seq_length`"
@@ -50,7 +51,7 @@ def _shares(kept: dict[str, float]) -> str:
     """Return what each value keeps, up to the first that keeps everything."""
     shares: list[str] = []
     for value, part in kept.items():
-        shares.append(f"{value} keeps {100 * part:.0f}%")
+        shares.append(f"{value} keeps {percent(part)}")
         if part == 1.0:
             break
     return ", ".join(shares)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertaccum.system.phrases import counted
+from bertaccum.system.phrases import counted, percent
 from bertaccum.system.sizes import format_size
 
 # Names of all scores that are displayed, in the order in which they are displayed.
@@ -91,6 +91,13 @@ def written(value: float, metric: str) -> str:
     return format(value, ".4g" if is_small else ".4f")
 
 
+def in_unit(value: float) -> str:
+    """Return a label, a prediction or a statistic of a regression, in the unit of the labels."""
+    # An error of one matters, however large the numbers are.
+    is_large = 1000 <= abs(value) < 1e15
+    return f"{value:.1f}".removesuffix(".0") if is_large else f"{value:.4g}"
+
+
 def shown(evaluation: Evaluation, name: str, form: str = "", metric: str = "") -> str:
     """Return a value in a format, by default as a score is `written`; empty if it is missing."""
     value = evaluation.get(name)
@@ -136,7 +143,7 @@ def _with_baselines(
 
 def _deciding(counts: list[int]) -> str:
     """Return the fraction of the examples that each window decided, as one line."""
-    shares = (f"{number}: {count / sum(counts):.0%}" for number, count in enumerate(counts, 1))
+    shares = (f"{number}: {percent(count / sum(counts))}" for number, count in enumerate(counts, 1))
     return ", ".join(shares)
 
 

@@ -17,6 +17,13 @@ def counted(count: int, singular: str, plural: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
+def percent(part: float) -> str:
+    """Return a fraction in percent, such as `37%`; 0% and 100% mean none and all."""
+    if part in (0, 1):
+        return f"{part:.0%}"
+    return "less than 1%" if part < 0.01 else "more than 99%" if part > 0.99 else f"{part:.0%}"
+
+
 def listed(items: Sequence[str], most: int = 5, separator: str = ", ") -> str:
     """Return the first items of a sequence, and how many more there are, for a message.
 

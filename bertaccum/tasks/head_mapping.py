@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bertaccum.bert.model_source import FineTunedHead, HeadMapping, ModelSource
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.task_names import CLASSIFICATION, PROBLEM_TYPES, REGRESSION
 from bertaccum.system.phrases import counted
 from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.task import PLAIN, Decoding
 
 _OWNER = "the head of `init_checkpoint`"
 _HINT = "omit `keep_head` for a random head, or rename the labels of the data"
@@ -70,6 +73,18 @@ def teacher_mapping(source: ModelSource, labels: Labels, teacher: str) -> HeadMa
         what = f"{owner} reads {kinds[run.pairs]}, but the data are {kinds[labels.pairs]}"
         raise ConfigError(what, "choose another teacher")
     return _of_run(run, labels, owner, hint)
+
+
+def kept_decoding(source: ModelSource, head: HeadMapping | None) -> Decoding:
+    """Return how the logits of a run become predictions, for the outputs that `head` maps."""
+    if source.decoding is None or head is None:
+        return PLAIN
+    try:
+        decoding = Decoding(**source.decoding)
+        of_labels = decoding.thresholds and [decoding.thresholds[row] for row in head.rows]
+    except (IndexError, TypeError, ValueError) as error:
+        raise InputError(f"decoding.json is damaged ({error})", path=source.name) from None
+    return dataclasses.replace(decoding, thresholds=of_labels)
 
 
 def _of_run(run: Labels, labels: Labels, owner: str = _OWNER, hint: str = _HINT) -> HeadMapping:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bertaccum.errors import InputError
+from bertaccum.options.metrics import in_unit
 from bertaccum.options.task_names import REGRESSION
 from bertaccum.tasks.labels import Labels, label_column
 from bertaccum.tasks.scoring import mean_of
@@ -96,8 +97,8 @@ class Regression:
         return [
             {
                 "index": int(i),
-                "label": f"{wanted[i]:.4g}",
-                "prediction": f"{predicted[i]:.4g}",
+                "label": in_unit(wanted[i]),
+                "prediction": in_unit(predicted[i]),
                 "error": float(errors[i]),
             }
             for i in np.argsort(-errors, kind="stable")[:count]
@@ -127,7 +128,7 @@ def regression_labels(tsv: Path, table: pd.DataFrame, pairs: bool) -> Labels:
     mean, std = float(values.mean()), float(values.std())
     # The mean of equal numbers may differ from them by a rounding error.
     if np.ptp(values) == 0 or not std > 0:
-        what = f"every row has the label {values[0]:g}"
+        what = f"every row has the label {in_unit(values[0])}"
         raise InputError(what, "check the label column", path=tsv)
     return Labels([], [], pairs, REGRESSION, mean, std)
 

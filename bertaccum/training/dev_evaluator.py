@@ -16,7 +16,7 @@ from bertaccum.options.fields import field_names
 from bertaccum.runs.paths import RunPaths
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.model_files import ModelFiles
-from bertaccum.tasks.task import Decoding
+from bertaccum.tasks.task import PLAIN, Decoding
 from bertaccum.training.checkpoints import save_best
 from bertaccum.training.events import Evaluated
 from bertaccum.training.setup import Setup
@@ -70,8 +70,11 @@ class DevEvaluator:
         save_best(self._model, files, best, self._folder, self._adapted)
 
     def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
-        """Return the fields of a `Decoding` fitted to dev.tsv; empty if none is requested."""
+        """Return the fields of a `Decoding` fitted to dev.tsv, or kept; empty if there is none."""
         wanted = self._config.calibrate, self._config.thresholds == FITTED
-        if not any(wanted):
+        decoding = self._task.decoding
+        if any(wanted):
+            decoding = self._task.fit_decoding(logits, self._store.labels, *wanted)
+        elif decoding == PLAIN:
             return {}
-        return dataclasses.asdict(self._task.fit_decoding(logits, self._store.labels, *wanted))
+        return dataclasses.asdict(decoding)

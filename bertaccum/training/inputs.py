@@ -27,7 +27,7 @@ from bertaccum.data.run_inputs import (
 from bertaccum.data.token_store import TokenStore
 from bertaccum.distribution.cluster import describes_workers
 from bertaccum.errors import ConfigError, InputError
-from bertaccum.options.commands import HALF, PlanConfig, TrainConfig
+from bertaccum.options.commands import FITTED, HALF, PlanConfig, TrainConfig
 from bertaccum.options.fields import AUTO, tracker_names
 from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.runs.folder import RunFolder
@@ -36,14 +36,15 @@ from bertaccum.runs.record import config_to_resume, read_run_config
 from bertaccum.system.files import check_writable
 from bertaccum.system.hub_errors import UnreachableError
 from bertaccum.system.hub_names import model_named, parse_pinned
-from bertaccum.system.phrases import counted
+from bertaccum.system.phrases import counted, listed
 from bertaccum.system.progress import Note, Progress, ignore_note, tell
+from bertaccum.tasks.head_mapping import kept_decoding
 from bertaccum.tasks.kinds import check_options, make_task
 from bertaccum.tasks.labels import Labels
 from bertaccum.tasks.prepared_labels import read_labels
-from bertaccum.tasks.task import Task
+from bertaccum.tasks.task import PLAIN, Task
 from bertaccum.tasks.token_classification import TokenClassification
-from bertaccum.training.teacher import recorded_logits, with_teacher
+from bertaccum.training.teacher import READING, recorded_logits, with_teacher
 from data_prep.tables.corpus import Corpus
 from data_prep.tables.spellings import class_finder, finite_number
 
@@ -244,7 +245,26 @@ def _new_inputs(config: TrainConfig, progress: Progress) -> RunInputs:
     note = partial(tell, progress)
     if not isinstance(config, PretrainConfig):
         note_reading(tsvs_to_train_on(Path(config.data)), note)
-    return run_inputs(config, progress, note)
+    inputs = run_inputs(config, progress, note)
+    if inputs.source.of_run and inputs.head is not None:
+        _note_kept_head(config, inputs, note)
+    return inputs
+
+
+def _note_kept_head(config: TrainConfig, inputs: RunInputs, note: Note) -> None:
+    """Note what a run that keeps the head of another run does not take over from it."""
+    source = inputs.source
+    if config.max_updates == 0:
+        own = read_run_config(Path(plain_path(str(config.init_checkpoint))))
+        reading = {name: getattr(own, name) for name in READING}
+        others = [f"`{name}` {v}" for name, v in reading.items() if v != getattr(config, name)]
+        if others:
+            note(f"run {source.name} reads texts with {listed(others)}, but the new run does not")
+    elif not config.calibrate and config.thresholds != FITTED:
+        plain, kept = (vars(one) for one in (PLAIN, kept_decoding(source, inputs.head)))
+        if fitted := [name for name in plain if plain[name] != kept[name]]:
+            what = f"the {' and '.join(fitted)} of run {source.name} are not kept"
+            note(f"{what}: `calibrate` and `thresholds` {FITTED} fit them to the trained model")
 
 
 def with_commit(config: TrainConfig, out: Path, progress: Progress) -> TrainConfig:

@@ -36,6 +36,7 @@ from bertaccum.planning.plan import BatchPlan, Saving, make_plan
 from bertaccum.system.progress import Progress
 from bertaccum.system.stopping import Stopping
 from bertaccum.tasks.adapter_files import AdapterFiles
+from bertaccum.tasks.head_mapping import kept_decoding
 from bertaccum.tasks.kinds import make_task
 from bertaccum.tasks.task import Objective, Task
 from bertaccum.training.agreed_plan import agree_on_plan
@@ -261,7 +262,8 @@ def set_up(
         watch.doing("computing the teacher's logits")
         logits = open_logits(config, inputs, progress)
     watch.doing("reading data and weights")
-    task = make_task(inputs.labels, smoothing=config.label_smoothing)
+    decoding = kept_decoding(inputs.source, inputs.head) if config.max_updates == 0 else None
+    task = make_task(inputs.labels, decoding, config.label_smoothing)
     train_store, dev_store, masking = _open_stores(config, inputs, task, progress)
     if masking is None:
         train_store, task = weighted(train_store, task, config.class_weight, inputs.tsvs[0])

@@ -28,7 +28,7 @@ from data_prep.tables.manifest import is_prepared
 # Increment this number if the same teacher and texts would give other logits.
 _FORMAT = 2
 # Options of a run that decide what its model reads of a text.
-_READING = ("max_seq_length", "truncate", "head_fraction", "windows", "stride", "pool")
+READING = ("max_seq_length", "truncate", "head_fraction", "windows", "stride", "pool")
 # Name in inputs.json of the digests of the logits.
 TEACHER = "teacher"
 _HINT = "choose a fine-tuned classifier as `teacher`"
@@ -121,7 +121,7 @@ def _model(
         trained = read_run_config(Path(named))
         if trained.predicts_masked:
             raise InputError("was pretrained, so it has no classes", _HINT, path=named)
-        reading = {name: getattr(trained, name) for name in _READING}
+        reading = {name: getattr(trained, name) for name in READING}
         options = dataclasses.replace(options, task=trained.task, **reading)
     try:
         source = find_model(options, progress)

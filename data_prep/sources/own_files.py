@@ -41,12 +41,16 @@ def own_options(config: PrepareConfig) -> dict[str, Any]:
     return options | _input("test_file", config.test_file)
 
 
-def _input(option: str, name: str | None) -> dict[str, str]:
+def _input(option: str, name: str | None) -> dict[str, Any]:
     if name is None:
         return {}
     path = Path(name)
-    digest = folder_digest(path) if path.is_dir() else sha256(path)
-    return {option: path.name, f"{option}_sha256": digest}
+    if path.is_dir():
+        return {option: path.name, f"{option}_sha256": folder_digest(path)}
+    found = {option: path.name, f"{option}_sha256": sha256(path)}
+    # Its labels are numbers, whose names are in the manifest.
+    manifest = manifest_of(path)
+    return found if manifest is None else found | {f"{option}_labels": manifest["labels"]}
 
 
 def own_source(config: PrepareConfig, _: Progress, note: Note) -> Source:

@@ -16,6 +16,8 @@ VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
 _CHOOSE = "choose another folder with `out`"
 _INTERRUPTED = "an earlier `bertaccum prepare` was interrupted while it replaced these files"
+# What the manifest records of a file, by the end of its name.
+_OF_FILES = {"_sha256": "contents", "_labels": "class names"}
 _KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": dict, "files": dict}
 
 
@@ -157,12 +159,13 @@ def _differences(earlier: dict[str, Any], options: dict[str, Any]) -> list[str]:
         names = ["source"]
     clauses = []
     for name in names:
-        option = name.removesuffix("_sha256")
-        if option == name:
+        suffix = next((suffix for suffix in _OF_FILES if name.endswith(suffix)), "")
+        option = name.removesuffix(suffix)
+        if not suffix:
             was, now = _short(earlier.get(name)), _short(options.get(name))
             clauses.append(f"`{name}` was {was}, is now {now}")
         elif option not in names:
-            clauses.append(f"the contents of `{option}` differ")
+            clauses.append(f"the {_OF_FILES[suffix]} of `{option}` differ")
     return clauses
 
 

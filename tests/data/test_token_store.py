@@ -111,6 +111,7 @@ def test_weight_of_a_row_with_tags_is_multiplied_by_the_words_that_are_read(
         (0, "no text is longer than `max_seq_length` 128 (median 210, longest 2,400 tokens)"),
         (4, "less than 1% of the texts are longer than `max_seq_length` 128 (median 210, "),
         (630, "63% of the texts are longer than `max_seq_length` 128 (median 210, longest 2,4"),
+        (996, "more than 99% of the texts are longer than"),
         (1000, "100% of the texts are longer"),
     ],
 )

@@ -137,6 +137,20 @@ def test_option_missing_from_an_old_manifest_has_its_default(options: dict[str, 
     assert run(**options, delimiter=",").unchanged
 
 
+def test_input_whose_numbers_mean_other_classes_is_not_unchanged(options: dict[str, Any]) -> None:
+    given = run(**options).folder / "train.tsv"
+    again = options | {"train_file": str(given), "test_file": None, "out": f"{given.parent}-again"}
+    before, content = run(**again).manifest["labels"], given.read_bytes()
+    table = Path(options["train_file"])
+    table.write_text(table.read_text().replace("\n10,", "\n11,"))
+    run(**options, overwrite=True)
+    assert given.read_bytes() == content
+    with pytest.raises(ConfigError, match="the class names of `train_file` differ"):
+        run(**again)
+    assert before == ["8", "9", "10"]
+    assert run(**again, overwrite=True).manifest["labels"] == ["8", "9", "11"]
+
+
 @pytest.mark.parametrize(
     ("rows", "was", "now", "same"),
     [

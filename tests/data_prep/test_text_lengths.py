@@ -56,5 +56,9 @@ def test_note_names_the_share_of_long_texts() -> None:
     )
     findings["estimated_tokens"]["longer_than"]["128"] = 1.0
     assert "note: 100% of the training" in "".join(notes(manifest | {"findings": findings}))
+    for share, words in ((0.997, "more than 99%"), (0.004, "less than 1%")):
+        findings["estimated_tokens"]["longer_than"]["128"] = share
+        told_of = "".join(notes(manifest | {"findings": findings}))
+        assert f"note: {words} of the training texts have more than 128" in told_of
     findings["estimated_tokens"]["longer_than"]["128"] = 0.0
     assert not [line for line in notes(manifest | {"findings": findings}) if "tokens" in line]

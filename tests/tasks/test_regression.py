@@ -30,6 +30,14 @@ def scores(predicted: list[float], wanted: list[float]) -> dict[str, float]:
     return make_task(STARS).scores(logits[:, np.newaxis], labels)
 
 
+def test_mistakes_show_numbers_that_differ_by_the_error() -> None:
+    task = make_task(Labels([], [], task=REGRESSION, mean=14000.0, std=1500.0))
+    logits = (np.array([[249549.0], [3.14159], [12341.5]], np.float32) - 14000) / 1500
+    labels = (np.array([249500, 7.0, 12349], np.float32) - 14000) / 1500
+    found = [(row["label"], row["prediction"]) for row in task.mistakes(logits, labels, 3)]
+    assert found == [("249500", "249549"), ("12349", "12341.5"), ("7", "3.142")]
+
+
 # Numbers of which float32 keeps all digits, with many ties.
 HALVES = st.integers(-6, 6).map(lambda number: number / 2)
 

@@ -33,6 +33,9 @@ from bertaccum.system.progress import silent
 from bertaccum.tasks.head import build_classifier
 from bertaccum.tasks.head_mapping import head_difference, head_mapping
 from bertaccum.tasks.labels import Labels
+from bertaccum.tasks.model_files import ModelFiles
+from bertaccum.tasks.task import Decoding
+from bertaccum.training.inputs import check_run
 from bertaccum.training.recipe import build_model
 
 TEXTS = ["the food was good", "bad bad food", "very very good"]
@@ -120,6 +123,37 @@ def test_huggingface_classifier_is_evaluated_unchanged(data: Path) -> None:
     again = api.train(resume="run", max_updates=1)
     assert again.updates == 1
     assert Path("run/best-update-0/evaluation.json").read_text() == best
+
+
+def test_unchanged_classifier_of_a_run_keeps_what_was_fitted(data: Path) -> None:
+    labels = Labels(["0", "1"], ["1", "0"], task=MULTI_LABEL)
+    run = make_teacher(data.parent / "first", labels, truncate="tail")
+    fitted = ModelFiles.read(run / "best")
+    dataclasses.replace(fitted, decoding=Decoding(2.5, [0.125, 0.75])).write_decoding(run / "best")
+    given = options(init_checkpoint="first", task=MULTI_LABEL)
+    told: list[str] = []
+
+    def tell_of(**more: Any) -> str:
+        told.clear()
+        check_run(TrainConfig(**given | more), lambda line, *_: told.append(line))
+        return "; ".join(told)
+
+    reading = (
+        "run first reads texts with `max_seq_length` 20, `truncate` tail, but the new run does not"
+    )
+    assert reading in tell_of(max_updates=0)
+    assert "reads texts" not in tell_of(max_updates=0, max_seq_length=20, truncate="tail")
+    assert "the temperature and thresholds of run first are not kept" in tell_of()
+    assert "not kept" not in tell_of(thresholds="dev")
+    evaluated = api.train(max_updates=0, **given).best
+    decoding = ModelFiles.read(Path("run/best")).decoding
+    assert decoding == Decoding(2.5, [0.75, 0.125])
+    assert evaluated.loss == pytest.approx(api.evaluate(run="run").loss)
+    own, theirs = (api.predict(TEXTS, run=name) for name in ("run", "first"))
+    assert [set(one.labels) for one in own] == [set(one.labels) for one in theirs]
+    (run / "best/decoding.json").write_text('{"thresholds": [0.5]}')
+    with pytest.raises(InputError, match=r"first: decoding.json is damaged"):
+        tell_of(out="other")
 
 
 def test_scores_are_in_the_unit_of_the_labels(data: Path) -> None:

@@ -13,7 +13,7 @@ from bertaccum.options.task_names import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from bertaccum.system.phrases import counted, listed
+from bertaccum.system.phrases import counted, listed, percent
 from data_prep.tables.spellings import has_stray, shown
 
 # In a split with fewer examples, the standard error of an accuracy can be above 5%.
@@ -38,10 +38,10 @@ def notes(manifest: dict[str, Any]) -> list[str]:
 def _long(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield how many texts the default maximum length would truncate."""
     longer = manifest["findings"]["estimated_tokens"]["longer_than"]
-    shares = {limit: f"{100 * part:.0f}%" for limit, part in longer.items()}
+    shares = {limit: percent(part) for limit, part in longer.items()}
     share = shares.pop(str(StepConfig.max_seq_length))
     if share != "0%":
-        share = share if share == "100%" else f"about {share}"
+        share = f"about {share}" if share[0].isdecimal() and share != "100%" else share
         more = ", ".join(f"{other} more than {limit}" for limit, other in shares.items())
         long = f"{share} of the training texts have more than {StepConfig.max_seq_length} tokens"
         options = "`train --max-seq-length`, `--truncate` and `--windows`"

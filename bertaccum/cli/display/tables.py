@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertaccum.cli.display.sentences import relative_path
 from bertaccum.cli.display.table_fitting import is_limited, print_line, show, show_facts, show_whole
-from bertaccum.options.metrics import MAX_CLASSES, confusions, modes, scores, warning
+from bertaccum.options.metrics import MAX_CLASSES, confusions, in_unit, modes, scores, warning
 from bertaccum.options.task_names import REGRESSION
 from bertaccum.system.phrases import counted
 
@@ -97,7 +97,7 @@ def print_prepared(result: PrepareResult) -> None:
 
 def _statistics(of: Mapping[str, Any]) -> list[str]:
     """Return the number of rows and the statistics of the scores; a split may have no scores."""
-    return [f"{of['rows']:,}", *(f"{of[name]:.4g}" if name in of else "" for name in _STATISTICS)]
+    return [f"{of['rows']:,}", *(in_unit(of[name]) if name in of else "" for name in _STATISTICS)]
 
 
 def _class_counts(of: Mapping[str, Any], columns: int) -> list[str]:
