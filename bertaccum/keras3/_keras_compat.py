@@ -120,20 +120,6 @@ def add_replicated(
         )
 
 
-def accept_unit(model: keras.Model) -> None:
-    """Make the step of a model on JAX accept a scalar after the trainable variables.
-
-    The step of Keras 3.10, but not of 3.15, restores the sharding of each variable by its position.
-    """
-    shardings = getattr(model, "_trainable_variable_shardings", None)
-    if not shardings or len(shardings) != len(model.trainable_variables):
-        return
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    mesh = getattr(shardings[0], "mesh", None)
-    shardings.append(NamedSharding(mesh, PartitionSpec()) if mesh else shardings[0])
-
-
 def is_in_step(graph: Any) -> bool:
     """Return whether `fit` is tracing a step on TensorFlow, which it calls `one_step_on_data`."""
     while graph is not None:

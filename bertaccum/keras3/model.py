@@ -163,7 +163,9 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         The arguments are those of the backend: the data, and on JAX the state before it.
         """
         with micro_batch.micro_batch(_examples(args[-1])) as current:
-            results = self._step_on_jax(current, *args) if _JAX else super().train_step(*args)
+            if _JAX and self.optimizer is not None:
+                current.first = self.optimizer.starts_window(args[0][2])
+            results = super().train_step(*args)
         if not current.optimizers and self.trainable_variables:
             raise contract.none_accumulates(own_class(self))
         for one in current.optimizers:
@@ -173,21 +175,6 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
         if self._accumulation.loss_weight and not current.weight_given:
             raise contract.ignored_loss_weight(own_class(self))
         return results
-
-    def _step_on_jax(self, current: MicroBatch, state: Any, data: Any) -> Any:
-        """Run the model's own `train_step` on JAX.
-
-        There, the weight is known only inside the differentiated function. Therefore a zero, the
-        unit, is appended to the trainable variables, and the loss gets `unit * weight` added; the
-        gradient of the unit is the weight.
-        """
-        _keras_compat.accept_unit(self)
-        trained, *rest = state
-        if self.optimizer is not None:
-            current.first = self.optimizer.starts_window(rest[1])
-        unit = ops.zeros((), "float64" if keras.config.floatx() == "float64" else "float32")
-        logs, (trained, *rest) = super().train_step(([*trained, unit], *rest), data)
-        return logs, (trained[:-1], *rest)
 
     def _accumulating_optimizers(self) -> list[AccumulatingOptimizer]:
         used = dict(self._seen_optimizers())
@@ -210,6 +197,9 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             current.size = loss_weight(*contract.arguments_of_loss_weight(args, kwargs))
             current.weight_given = True
         loss = super().compute_loss(*args, **kwargs)
+        if current is not None and _JAX:
+            # Otherwise, the divisor could not leave the function that the step differentiates.
+            current.size = ops.stop_gradient(current.size)
         if current is None or self._accumulation.steps == 1:
             return loss
         if len(loss.shape):
@@ -233,15 +223,6 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             current.first = self.optimizer.starts_window()
         regularization = sum(v.regularizer(v) for v in variables)
         return loss + (ops.cast(current.first, loss.dtype) - 1) * regularization
-
-    def compute_loss_and_updates(self, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
-        """Compute the loss on JAX, and add the unit whose gradient is the weight."""
-        current = micro_batch.current()
-        if current is None:
-            return super().compute_loss_and_updates(trainable_variables, *args, **kwargs)
-        *own, unit = trainable_variables
-        loss, aux = super().compute_loss_and_updates(own, *args, **kwargs)
-        return ops.cast(loss, unit.dtype) + unit * ops.cast(current.size, unit.dtype), aux
 
     def _end_window(self, apply: bool) -> None:
         for optimizer in self._accumulating_optimizers():

@@ -266,19 +266,10 @@ class AccumulatingOptimizer(DelegatingOptimizer):
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> tuple[list[Any], list[Any]]:
-        """Return the new values of the trainable variables and of the optimizer's variables.
-
-        In the step of an accumulating model, the last "gradient" is the weight of the micro-step.
-        """
+        """Return the new values of the trainable variables and of the optimizer's variables."""
         gradients = {i: gradient for i, gradient in enumerate(grads) if gradient is not None}
         trained = list(trainable_variables)
-        current = self._current()
-        if micro_batch.current() is None:
-            return self._next_state(optimizer_variables, gradients, trained, current)
-        *trained, unit = trained
-        current.size = gradients.pop(len(trained))
-        new, state = self._next_state(optimizer_variables, gradients, trained, current)
-        return [*new, unit], state
+        return self._next_state(optimizer_variables, gradients, trained, self._current())
 
     def _values(self) -> tuple[list[Any], list[Any]]:
         trained = _keras_compat.trained(self)

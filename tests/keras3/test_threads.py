@@ -375,7 +375,7 @@ class OwnStep(keras.Sequential):
 
     def train_step(self, *args: Any) -> Any:
         if BACKEND == "jax":
-            return super().train_step(*args)
+            return self.on_jax(*args)
         x, y = args[0]
         if BACKEND == "torch":
             self.zero_grad()
@@ -390,6 +390,18 @@ class OwnStep(keras.Sequential):
             gradients = tape.gradient(loss, self.trainable_weights)
         self.optimizer.apply(gradients, self.trainable_weights)
         return {"loss": loss}
+
+    def on_jax(self, state: Any, data: Any) -> Any:
+        """Check that each gradient belongs to a variable."""
+        import jax
+
+        trained, others, own, metrics = state
+        differentiated = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
+        options = {"training": True, "optimizer_variables": own}
+        (loss, aux), gradients = differentiated(trained, others, metrics, *data, None, **options)
+        gradients = [g for g, _ in zip(gradients, self.trainable_weights, strict=True)]
+        trained, own = self.optimizer.stateless_apply(own, gradients, trained)
+        return {"loss": loss}, (trained, *aux[2:3], own, *aux[3:])
 
 
 def with_own_step() -> keras.Model:
