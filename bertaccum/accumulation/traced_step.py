@@ -88,8 +88,8 @@ def _updates_in_graph() -> list[Update]:
 def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable[Update]) -> None:
     """Warn about weights that the operations since `start` change without an optimizer.
 
-    Metrics, random states, which are integers, and batch normalization, which has its own warning,
-    do not count.
+    Metrics, random states, which are vectors of integers, and batch normalization, which has its
+    own warning, do not count.
     """
     graph = current_graph()
     if graph is None:
@@ -103,7 +103,7 @@ def warn_of_changed_weights(model: tf_keras.Model, start: int, updates: Iterable
     changed = _handles(graph, _assigned(outside, called=False))
     changed |= _handles(graph, _assigned(outside, called=True)) - trained
     contract.warn_of_changing_state(
-        [v.name for v in _float_weights(model) if id(here(v).handle) in changed]
+        [name for name, v in _weights(model) if id(here(v).handle) in changed]
     )
 
 
@@ -156,8 +156,18 @@ def _handles(graph: Any, names: set[str]) -> set[int]:
     return found | (_handles(graph.outer_graph, in_outer_graph) if in_outer_graph else set())
 
 
-def _float_weights(model: tf_keras.Model) -> list[tf.Variable]:
+def _weights(model: tf_keras.Model) -> Iterator[tuple[str, tf.Variable]]:
+    """Yield the weights that should change only once per update, with their names."""
     kinds = (tf_keras.metrics.Metric, *BATCH_NORMALIZATIONS)
     others = [layer for layer in model.submodules if isinstance(layer, kinds)]
     excluded = {id(v) for layer in others for v in layer.variables}
-    return [v for v in model.variables if v.dtype.is_floating and id(v) not in excluded]
+    for variable in model.variables:
+        counts = variable.dtype.is_floating or variable.shape.rank == 0
+        if counts and id(variable) not in excluded:
+            yield variable.name, variable
+    for layer in model.submodules:
+        # Keras does not count the states of a recurrent layer as its weights.
+        if isinstance(layer, tf_keras.layers.RNN) and layer.stateful:
+            for state in tf.nest.flatten(layer.states):
+                if state is not None:
+                    yield f"state of {layer.name}", state

@@ -610,12 +610,31 @@ class Switching(tf_keras.layers.Layer):
         return inputs + tf.switch_case(index - 2, branches)
 
 
+class Annealed(tf_keras.Sequential):
+    """A model that counts its steps, as for a schedule of a weight in its loss."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.counter = tf.Variable(0, trainable=False, name="counter")
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        self.counter.assign_add(1)
+        return super().train_step(data)
+
+
+def recurrent() -> tf_keras.Model:
+    lstm = layers.LSTM(3, stateful=True, name="lstm")
+    return tf_keras.Sequential([layers.Reshape((4, 1), batch_input_shape=(4, 4)), lstm])
+
+
 layers = tf_keras.layers
 CHANGING = {
     "chosen": lambda: tf_keras.Sequential([Switching(), layers.Dense(3)]),
     "vector_u": lambda: tf_keras.Sequential([layers.SpectralNormalization(layers.Dense(3))]),
     "average": lambda: tf_keras.Sequential([Counting(), layers.Dense(3)]),
     "kernel": lambda: Sharp([layers.Dense(3)]),
+    "counter": lambda: Annealed([layers.Dense(3)]),
+    "state of lstm": recurrent,
 }
 
 
