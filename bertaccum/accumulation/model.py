@@ -249,8 +249,8 @@ def _length(data: Any) -> tf.Tensor:
     """Return the number of examples in a batch of dense, ragged or sparse tensors, a scalar."""
     first = next(part for part in tf.nest.flatten(data) if part.shape.rank != 0)
     if isinstance(first, tf.RaggedTensor):
-        return first.nrows()
+        return first.nrows(tf.int32)
     if isinstance(first, tf.SparseTensor):
-        return first.dense_shape[0]
+        return tf.cast(first.dense_shape[0], tf.int32)
     # TensorFlow does not know the value of `tf.shape(first)[0]`, even if the shape is static.
     return tf.shape(first)[0] if first.shape[0] is None else tf.constant(first.shape[0])

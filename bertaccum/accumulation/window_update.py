@@ -159,7 +159,8 @@ def _global_norm(gradients: list[Any], compile: bool = False) -> tf.Tensor:
     for gradient in gradients:
         # Reading a variable that received IndexedSlices copies it, so read one at a time.
         with tf.control_dependencies(done):
-            done = [half(_widened(gradient))]
+            wide = _widened(gradient)
+            done = [half(tf.abs(wide) if wide.dtype.is_complex else wide)]
         halves[done[0].dtype] += done
     sums = [tf.reduce_sum(tf.cast(tf.stack(own), tf.float64)) for own in halves.values()]
     return tf.sqrt(2 * tf.add_n(sums))

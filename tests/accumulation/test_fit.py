@@ -622,3 +622,12 @@ def test_invalid_argument_raises_with_a_hint(case: str) -> None:
     make, message = MISUSE[case]
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_complex_variable_gets_the_mean() -> None:
+    variable = tf.Variable([1.0 + 1.0j], dtype=tf.complex64)
+    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 2)
+    for gradient in (2.0, 4.0 + 8.0j):
+        optimizer.apply_gradients([(tf.constant([gradient], tf.complex64), variable)])
+    np.testing.assert_allclose(variable, [-2.0 - 3.0j])
+    assert float(optimizer.gradient_norm) == 5

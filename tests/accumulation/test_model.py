@@ -232,10 +232,12 @@ def test_ragged_and_sparse_inputs_are_weighted_by_examples(kind: str) -> None:
     layer = layers.Input((None,) if kind == "ragged" else (2,), **{kind: True})
     total = tf.reduce_sum if kind == "ragged" else tf.sparse.reduce_sum
     summed = layers.Lambda(lambda x: tf.reshape(total(x, 1), [-1, 1]))(layer)
-    model = tf_keras.Model(layer, layers.Dense(1, "linear", False, "ones")(summed))
+    dense = layers.Dense(1, "linear", False, "ones")
+    model = tf_keras.Model(layer, [dense(summed), dense(summed)])
     accumulate_gradients(model, 2)
-    model.compile(tf_keras.optimizers.SGD(1.0), "mse", run_eagerly=True)
-    model.train_on_batch(inputs, tf.zeros([3, 1]))
+    number = lambda y, y_pred: tf.reduce_mean((y - y_pred) ** 2)  # noqa: E731
+    model.compile(tf_keras.optimizers.SGD(1.0), [number, "mse"], run_eagerly=True)
+    model.train_on_batch(inputs, [tf.zeros([3, 1])] * 2)
     [weight] = [v for v in model.optimizer.variables if "weight" in v.name]
     assert weight == 3
 
