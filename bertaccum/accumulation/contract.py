@@ -193,8 +193,9 @@ def warn_of_batch_normalization(names: Sequence[str], instead: str, known: set[s
         known.update(new)
         warnings.warn(
             f"accumulation cannot be exact with BatchNormalization ({', '.join(new)}), because"
-            " each micro-batch is normalized separately and updates the moving statistics."
-            f" {instead}, freeze these layers, or use group or layer normalization",
+            " each micro-batch is normalized separately and updates the moving statistics, unless"
+            f" the model calls these layers with training=False. {instead}, freeze these layers, or"
+            " use group or layer normalization",
             stacklevel=4,
         )
 

@@ -727,6 +727,7 @@ def test_model_with_plain_batch_normalization_warns(kind: Any) -> None:
     with pytest.warns(UserWarning, match=r"cannot be exact .* \(norm\)") as found:
         accumulate_gradients(normalized(kind(name="norm")), 2)
     assert len(found) == 1 and "replace_batch_normalization" in str(found[0].message)
+    assert "unless the model calls these layers with training=False" in str(found[0].message)
 
 
 def test_unfrozen_batch_normalization_warns_once() -> None:
