@@ -164,7 +164,8 @@ class MeasuredLoss:
             value = self.loss(y_true, y_pred, sample_weight)
         size, may_be_0 = micro.size, micro.weight_given
         if not micro.weight_given:
-            kind, size = _divisor(values[-1], y_pred) if values else (EXAMPLES, None)
+            unknown = EXAMPLES, None
+            kind, size = _divisor(values[-1], y_pred, micro.examples) if values else unknown
             if size is None and y_pred.shape.rank != 1:
                 contract.warn_of_unknown_divisor(self.name)
             size = micro.examples if size is None else size
@@ -205,10 +206,11 @@ def _weighted_mean(window: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(window[0], window[1]) * window[2]
 
 
-def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
+def _divisor(losses: Any, y_pred: Any, examples: tf.Tensor) -> tuple[Hashable, tf.Tensor | None]:
     """Return the kind of divisor in the mean of `losses`, and the divisor on this replica.
 
-    The divisor is None if the loss function itself returned a single value, or one per feature.
+    The divisor is None if the loss function itself returned a single value, or one per feature. If
+    their number is unknown, as with `tf.py_function`, a single value has the divisor `examples`.
 
     Source: `Loss.__call__` and `losses_utils.apply_valid_mask` of tf_keras 2.20.
     """
@@ -224,4 +226,4 @@ def _divisor(losses: Any, y_pred: Any) -> tuple[Hashable, tf.Tensor | None]:
     known = None if tf.executing_eagerly() else losses.shape[0]
     if contract.is_of_whole_batch(known, tuple(y_pred.shape) if y_pred.shape.rank else ()):
         return EXAMPLES, None
-    return EXAMPLES, tf.shape(losses)[0]
+    return EXAMPLES, tf.concat([tf.shape(losses), [examples]], axis=0)[0]

@@ -99,6 +99,11 @@ def masked_by_itself(y_true: Any, y_pred: Any) -> Any:
     return losses
 
 
+def of_unknown_shape(y_true: Any, y_pred: Any) -> Any:
+    errors = tf.one_hot(y_true, WORDS) - y_pred
+    return tf.py_function(lambda errors: tf.reduce_mean(errors**2), [errors], tf.float32)
+
+
 def scalar(y_true: Any, y_pred: Any) -> Any:
     """Return the mean over real words as a scalar, which hides the divisor."""
     real = tf.cast(tf.not_equal(y_true, IGNORED), tf.float32)
@@ -144,6 +149,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "ignored words and a mask": (lambda: language_model(True), TOKENS, FEWER_LABELS, IGNORING),
     "filtered": (language_model, TOKENS, LABELS.astype(np.int32), Filtered()),
     "a function with its own mask": (language_model, TOKENS, LABELS, masked_by_itself),
+    "a number of unknown shape": (language_model, TOKENS, LABELS, of_unknown_shape),
 }
 
 
