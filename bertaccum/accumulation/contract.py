@@ -341,6 +341,30 @@ def has_value_per_example(length: int | None, examples: int | None) -> bool:
     return False
 
 
+# What a step has differentiated with respect to each variable, by the `id` of its handle: sums over
+# the examples (True) or means (False).
+Targets = dict[int, set[bool]]
+
+
+def is_sum(targets: Targets, variables: Sequence[Any], optimizer: Any) -> bool:
+    """Return whether the gradients of variables are those of a sum over the examples.
+
+    Warns:
+      UserWarning: If the step has differentiated both a sum and a mean.
+    """
+    # Only TensorFlow notes targets; other backends differentiate only single numbers.
+    handles = [id(variable.handle) for variable in variables] if targets else []
+    kinds = set[bool]().union(*(targets.get(handle, ()) for handle in handles))
+    if len(kinds) == 2:
+        warnings.warn(
+            "a train_step has differentiated a loss with one value per example, which is a sum, and"
+            f" a mean for the same call of optimizer {name_of(optimizer)}. Accumulation treats both"
+            " as means; differentiate tf.reduce_mean(loss)",
+            stacklevel=2,
+        )
+    return kinds == {True}
+
+
 # Values that losses have returned in this context. Each replica is a thread, and has its own list.
 _RETURNED: ContextVar[list[Any]] = ContextVar("returned")
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 import tf_keras
 
 from bertaccum import _tf_compat
-from bertaccum.accumulation import contract
+from bertaccum.accumulation import contract, tapes
 from bertaccum.accumulation.contract import EXAMPLES
 from bertaccum.accumulation.gradient_tensors import Gradient, current_graph, times
 from bertaccum.accumulation.replicas import replicas_in_sync, summed
@@ -33,7 +33,7 @@ class MicroBatch:
       size: Divisor of the total loss, a scalar: the number of examples until a loss reports
         another divisor.
       kind: Kind of the divisor `size`; None until the first loss has reported its divisor.
-      loss_is_sum: Whether the total loss is a sum over the examples, so that nothing divides it.
+      targets: What the step has differentiated; see `contract.is_sum`.
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       corrections: For each loss, the number to add to its value in the logs.
       updates: What the optimizers have done so far, each a `traced_step.Update`.
@@ -43,7 +43,7 @@ class MicroBatch:
     examples: tf.Tensor
     size: tf.Tensor
     kind: Hashable = None
-    loss_is_sum: bool = False
+    targets: contract.Targets = field(default_factory=dict)
     weight_given: bool = False
     corrections: dict[Any, tf.Tensor] = field(default_factory=dict)
     updates: list[Any] = field(default_factory=list)
@@ -68,6 +68,9 @@ def micro_batch(examples: tf.Tensor) -> Iterator[MicroBatch]:
 def current() -> MicroBatch | None:
     """Return the current micro-batch; None outside of an accumulating model's step."""
     return _CURRENT.get()
+
+
+tapes.note_targets(current)
 
 
 def call_number(layer: Any) -> int:
@@ -97,20 +100,6 @@ def correction(loss: Any) -> Any:
     return 0.0 if micro is None else micro.corrections.get(loss, 0.0)
 
 
-def has_values(loss: Any, micro: MicroBatch | None) -> bool:
-    """Return whether a loss has one value per example; its gradient is that of their sum.
-
-    Keras adds the values of `add_loss` to the total loss without taking their mean. Without a
-    `micro` batch, whose number of examples is known, a vector of one value counts as a number.
-    """
-    shape = getattr(loss, "shape", None)
-    if shape is None or not shape.rank:
-        return False
-    if micro is None:
-        return bool(shape[0] != 1)
-    return contract.has_value_per_example(shape[0], tf.get_static_value(micro.examples))
-
-
 def weigh(
     gradients: list[Gradient], first: tf.Tensor, loss_is_sum: bool, scale: tf.Tensor | None
 ) -> tuple[list[Gradient], tf.Tensor]:
@@ -122,20 +111,19 @@ def weigh(
     Args:
       gradients: Gradients of this replica's share of the mean loss.
       first: Whether this is the first micro-step of the window, a bool scalar.
-      loss_is_sum: Whether the optimizer has seen that the loss is a sum.
+      loss_is_sum: Whether the loss is a sum over the examples, so that nothing divides it.
       scale: Loss scale by which the result is multiplied, a scalar; None for 1.
 
     Returns:
       The summed gradients and their weight, a float64 scalar.
     """
     micro, factor = _CURRENT.get(), None if scale is None else tf.cast(scale, tf.float64)
-    is_sum = loss_is_sum or (micro is not None and micro.loss_is_sum)
-    if micro is not None and not is_sum:
+    if micro is not None and not loss_is_sum:
         weight = tf.cast(micro.size, tf.float64)
         summing = weight * replicas_in_sync()
         factor = summing if factor is None else factor * summing
     else:
-        weight = tf.cast(first, tf.float64) if is_sum else tf.ones([], tf.float64)
+        weight = tf.cast(first, tf.float64) if loss_is_sum else tf.ones([], tf.float64)
         weight /= replicas_in_sync()
     return gradients if factor is None else [times(g, factor) for g in gradients], weight
 

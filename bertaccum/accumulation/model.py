@@ -107,10 +107,7 @@ class AccumulatingModel(contract.PartialWindows, _Mixin):
             given = contract.arguments_of_loss_weight(args, kwargs)
             current.size = tf.convert_to_tensor(loss_weight(*given))
             current.weight_given = True
-        loss = super().compute_loss(*args, **kwargs)
-        if current is not None:
-            current.loss_is_sum = micro_batch.has_values(loss, current)
-        return loss
+        return super().compute_loss(*args, **kwargs)
 
     def _note_optimizers(self, optimizers: list[AccumulatingOptimizer]) -> None:
         seen = self._seen_optimizers()

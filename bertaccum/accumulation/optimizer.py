@@ -19,10 +19,12 @@ import tf_keras
 from bertaccum import _tf_compat
 from bertaccum.accumulation import (
     checks,
+    contract,
     loss_scaling,
     micro_batch,
     replicas,
     serialization,
+    tapes,
     traced_step,
 )
 from bertaccum.accumulation.contract import check_choice
@@ -101,8 +103,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         self.window = WindowOptimizer(
             self.inner, reduction, accumulator_dtype, nonfinite, gradient_transform
         )
-        # Losses with one value per example whose gradients have not been applied; replicas may
-        # differentiate all of theirs before the first of them applies its gradients.
+        # Losses with one value per example whose gradients have not been applied, outside of the
+        # step of an `AccumulatingModel`; replicas may differentiate all of theirs before the first
+        # of them applies its gradients.
         self._summed_losses = 0
 
     def build(self, var_list: Sequence[tf.Variable]) -> None:
@@ -238,11 +241,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         unscaling = loss_scaling.unscaling(self.inner)
 
         def share(loss: tf.Tensor) -> tf.Tensor:
-            micro = micro_batch.current()
-            is_sum = micro_batch.has_values(loss, micro)
-            self._summed_losses = self._summed_losses + 1 if is_sum else 0
-            if micro is not None:
-                micro.loss_is_sum = is_sum  # The step may have taken a mean.
+            if micro_batch.current() is None:
+                is_sum = tapes.has_values(loss, None)
+                self._summed_losses = self._summed_losses + 1 if is_sum else 0
             loss = self.scale_loss(loss)
             return loss / tf.cast(parts, loss.dtype) if scaled else loss
 
@@ -313,8 +314,12 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         gradients = window.in_order(pairs)
         # The window contains gradients of the scaled loss, as `accumulate` receives them.
         scale = loss_scaling.scale(self.inner)
-        loss_is_sum = self._summed_losses > 0
-        self._summed_losses -= loss_is_sum
+        if (micro := micro_batch.current()) is None:
+            loss_is_sum = self._summed_losses > 0
+            self._summed_losses -= loss_is_sum
+        else:
+            variables = [v for g, v in pairs if g is not None]
+            loss_is_sum = contract.is_sum(micro.targets, variables, self)
         weighed, weight = micro_batch.weigh(gradients, first, loss_is_sum, scale)
         if self._at_once:
             window.apply_once(weighed, weight)

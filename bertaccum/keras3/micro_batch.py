@@ -28,6 +28,7 @@ class MicroBatch:
         divisor.
       kind: Kind of the divisor `size`; None until the first loss has reported its divisor. It is
         `SUM` if the total loss is a sum over the examples, so that nothing divides it.
+      targets: What the step has differentiated on TensorFlow; see `contract.is_sum`.
       weight_given: Whether the user's `loss_weight` set `size`, so that losses do not change it.
       first: Whether the micro-step is the first one of its window, a scalar; None if unknown.
       optimizers: The accumulating optimizers that the step has called.
@@ -38,6 +39,7 @@ class MicroBatch:
     examples: Any
     size: Any = None
     kind: Hashable = None
+    targets: contract.Targets = field(default_factory=dict)
     weight_given: bool = False
     first: Any = None
     optimizers: list[Any] = field(default_factory=list)
@@ -47,9 +49,12 @@ class MicroBatch:
     def __post_init__(self) -> None:
         self.size = self.examples
 
-    def shares(self, first: Any, dtype: Any) -> tuple[Any, Any]:
-        """Return the factor of the gradient, and the number to add to the window's divisor."""
-        if self.kind == SUM:
+    def shares(self, first: Any, dtype: Any, is_sum: bool = False) -> tuple[Any, Any]:
+        """Return the factor of the gradient, and the number to add to the window's divisor.
+
+        `is_sum` says whether the step itself has differentiated a sum over the examples.
+        """
+        if is_sum or self.kind == SUM:
             return ops.ones((), dtype), ops.cast(first, dtype)
         # If all positions of a window are masked, its weight is not zero, but too small to change a
         # sum. The mean is then the gradient of the regularizers.
@@ -85,6 +90,11 @@ def current() -> MicroBatch | None:
     """Return the current micro-batch; None outside of an accumulating model's step."""
     return _CURRENT.get()
 
+
+if keras.config.backend() == "tensorflow":
+    from bertaccum.accumulation import tapes
+
+    tapes.note_targets(current)
 
 _POSITIONS = "unmasked positions"
 

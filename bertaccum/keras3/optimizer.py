@@ -187,7 +187,9 @@ class AccumulatingOptimizer(DelegatingOptimizer):
         """Add a micro-step's gradients, by the position of each variable, and its weight."""
         dtypes = sorted({total.dtype for total in self._sums} | {self._weight.dtype})
         first = self.starts_window()
-        shares = {d: current.shares(first, d) for d in dtypes}
+        trained = _keras_compat.trained(self)
+        is_sum = contract.is_sum(current.targets, [trained[i] for i in gradients], self)
+        shares = {d: current.shares(first, d, is_sum) for d in dtypes}
         divided = any(one is self for one in current.scaled)
         power = self._power_of_two() if divided else 1.0
         factors = {d: shares[d][0] * ops.cast(power, d) for d in dtypes}

@@ -282,13 +282,19 @@ def test_optimizer_forgets_that_an_earlier_loss_was_a_sum() -> None:
     assert float(variable[0]) == -9
 
 
-def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
+@pytest.mark.parametrize("minimize", [True, False])
+def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean(minimize: bool) -> None:
     class Mean(tf_keras.Sequential):
         def train_step(self, data: Any) -> dict[str, Any]:
             with tf.GradientTape() as tape:
                 self(data, training=True)
                 loss = tf.reduce_mean(self.compute_loss(data))
-            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            variables = self.trainable_variables
+            if minimize:
+                self.optimizer.minimize(loss, variables, tape=tape)
+            else:
+                gradients = tape.gradient(loss, variables)
+                self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
             return {"loss": loss}
 
     def fit(steps: int | None) -> list[np.ndarray]:
@@ -303,6 +309,86 @@ def test_step_that_takes_the_mean_of_the_losses_of_examples_is_a_mean() -> None:
 
     for own, other in zip(fit(4), fit(None), strict=True):
         np.testing.assert_allclose(own, other, atol=1e-6)
+
+
+class ValuesAndMean(tf_keras.Model):
+    """A model whose step differentiates one loss per example, as Keras' guides do, and a mean.
+
+    The mean is a gradient penalty, which differentiates values of examples by the inputs.
+    """
+
+    def __init__(self, other: Any) -> None:
+        super().__init__()
+        self.parts, self.other = [layers.Dense(3), layers.Dense(1)], other
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        first, second = self.parts
+        scaled = hasattr(self.optimizer, "get_scaled_loss")
+        with tf.GradientTape(persistent=True) as tape:
+            losses = tf_keras.losses.mean_squared_error(1.0, first(data))
+            losses = self.optimizer.get_scaled_loss(losses) if scaled else losses
+            with tf.GradientTape() as inner:
+                inner.watch(data)
+                outputs = second(data) ** 2
+            mean = tf.reduce_mean(inner.gradient(outputs, data) ** 2)
+        gradients = tape.gradient(losses, first.trainable_variables)
+        gradients = self.optimizer.get_unscaled_gradients(gradients) if scaled else gradients
+        self.optimizer.apply_gradients(zip(gradients, first.trainable_variables, strict=True))
+        variables = second.trainable_variables
+        self.other.apply_gradients(zip(tape.gradient(mean, variables), variables, strict=True))
+        return {"loss": mean}
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_step_that_differentiates_the_losses_of_examples_adds_them_up(scaled: bool) -> None:
+    """Micro-batches of 3, 3 and 2 examples equal a batch of 8."""
+
+    def fit(steps: int | None) -> list[np.ndarray]:
+        tf_keras.utils.set_random_seed(0)
+        other: Any = tf_keras.optimizers.SGD(0.1)
+        model = ValuesAndMean(AccumulatingOptimizer(other, steps) if steps else other)
+        if steps:
+            accumulate_gradients(model, steps)
+        sgd = tf_keras.optimizers.SGD(0.01, momentum=0.9)
+        model.compile(fitting.LossScale(sgd) if scaled else sgd, run_eagerly=not steps or scaled)
+        features = tf.data.Dataset.from_tensor_slices(IMAGES[:, 0, :, 0])
+        model.fit(features.batch(3 if steps else 8), epochs=2, verbose=0)
+        return model.get_weights()
+
+    for own, other in zip(fit(3), fit(None), strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-6)
+
+
+def test_step_that_differentiates_a_sum_and_a_mean_warns() -> None:
+    class Both(tf_keras.Sequential):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            with tf.GradientTape(persistent=True) as tape:
+                losses = tf.reduce_sum(self(data[0]) ** 2, axis=-1)
+                penalty = tf.reduce_mean(self.trainable_variables[0] ** 2)
+            variables = self.trainable_variables
+            gradients = [tape.gradient(one, variables[:1])[0] for one in (losses, penalty)]
+            self.optimizer.apply_gradients([(tf.add_n(gradients), variables[0])])
+            return {}
+
+    model = accumulate_gradients(Both([layers.Dense(2)]), 2)
+    model.compile("sgd", run_eagerly=True)
+    with pytest.warns(UserWarning, match=r"a sum, and a mean for .* 'SGD'.*reduce_mean\(loss\)"):
+        model.train_on_batch(np.ones((4, 3), np.float32))
+
+
+def test_differentiated_values_of_unknown_shape_are_refused() -> None:
+    variable = tf.Variable(0.0)
+    optimizer = AccumulatingOptimizer(tf_keras.optimizers.SGD(1.0), 2)
+    optimizer.build([variable])
+
+    @tf.function
+    def step(values: Any) -> None:
+        factor = tf.py_function(tf.identity, [values], tf.float32)
+        optimizer.minimize(lambda: variable * factor, [variable])
+
+    step(tf.constant(3.0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"several values; call its set_shape"):
+        step(tf.constant([1.0, 2.0]))
 
 
 def test_loss_weight_is_saved_with_the_model(tmp_path: Path) -> None:

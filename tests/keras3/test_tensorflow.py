@@ -168,3 +168,38 @@ def test_end_of_a_dataset_is_no_micro_step(jit_compile: bool) -> None:
     state = [float(v.numpy()) for v in model.optimizer.variables if v.name == "micro_step"]
     assert state == [2] and float(normalization.window_calls.numpy()) == 2
     assert int(model.optimizer.iterations) == 1
+
+
+class Values(keras.Sequential):
+    """A model whose step differentiates one loss per example, as in Keras' guides."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.optimizer.scale_loss(keras.losses.mean_squared_error(y, self(x)))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": tf.reduce_mean(loss)}
+
+
+def test_step_that_differentiates_the_losses_of_examples_adds_them_up() -> None:
+    """Micro-batches of 3, 3 and 2 examples equal a batch of 8."""
+    features = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+    found = []
+    for steps in (0, 3):
+        keras.utils.set_random_seed(0)
+        model = Values([keras.Input((3,)), keras.layers.Dense(2)])
+        if steps:
+            accumulate_gradients(model, steps)
+        sgd = keras.optimizers.SGD(0.01, momentum=0.9)
+        model.compile(keras.optimizers.LossScaleOptimizer(sgd), run_eagerly=True)
+        model.fit(
+            features,
+            features[:, :2],
+            batch_size=3 if steps else 8,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+        )
+        found.append(model)
+    assert difference(*found) < 1e-6
