@@ -105,9 +105,9 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 def test_settings_after_compile(setting: str, before: int) -> None:
     """keras-team/keras#3356: also between two calls of `fit`, whose step has been compiled."""
     make, change = CHANGES[setting]
-    whole = trained(0, make(), change, before)
+    whole = trained(0, make(), change, before, eager=True)
     assert_same(trained(4, make(), change, before), whole)
-    unchanged = trained(0, make(), lambda one: None)
+    unchanged = trained(0, make(), lambda one: None, eager=True)
     pairs = zip(unchanged.get_weights(), whole.get_weights(), strict=True)
     assert max(abs(a - b).max() for a, b in pairs) > 1e-3
 
