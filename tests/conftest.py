@@ -28,6 +28,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # The program sets this too. The snippets of docs/ override it, because library users have Keras 3.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 enable_onednn()
+# Threads of PyTorch in the processes of peers wait busily for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests of the Hugging Face Hub have servers of their own.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # No test may fail because the machine is busy.
@@ -64,7 +66,8 @@ def transformers_python() -> Path:
 def peft_python(transformers_python: Path) -> Path:
     """Return the Python of an environment with peft; skip the test if it is missing."""
     python = Path(os.environ.get("BERTACCUM_PEFT_PYTHON", transformers_python))
-    if subprocess.run([python, "-c", "import peft"], capture_output=True).returncode:
+    found = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('peft'))"
+    if subprocess.run([python, "-c", found], capture_output=True).returncode:
         pytest.skip(f"no peft (install it there, or set BERTACCUM_PEFT_PYTHON): {python}")
     return python
 

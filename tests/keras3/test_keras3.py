@@ -603,7 +603,7 @@ def test_other_backend(backend: str, folder: str, tmp_path: Path) -> None:
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     # Compiling the code of small models takes longer than running it, above all with MLIR.
     environment |= {"XLA_FLAGS": f"{devices} --xla_cpu_use_fusion_emitters=false"}
-    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "OMP_NUM_THREADS": "1"}
+    environment |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
     # Many models are compiled to the same code.
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
