@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from forked import output
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER, TINY
 from test_step import CONFIG
 
 from bertaccum.bert.dropout import ExampleDropout, draw_masks, dropout_masks
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import Window, make_window
@@ -30,10 +31,16 @@ class Trainer:
     """A training step that is traced once, for several trainings from the same weights."""
 
     def __init__(
-        self, recompute: str, precision: str, seed: int, accumulate: bool, stream: str
+        self,
+        encoder: EncoderConfig,
+        recompute: str,
+        precision: str,
+        seed: int,
+        accumulate: bool,
+        stream: str,
     ) -> None:
         config = dataclasses.replace(DROPOUT, recompute=recompute, precision=precision)
-        self.model = build_model(config, ModelSource("tiny", TINY, None, None), outputs=2)
+        self.model = build_model(config, ModelSource("tiny", encoder, None, None), outputs=2)
         optimizer = make_optimizer(config, 8, 4 if accumulate else 1)
         optimizer.build(self.model.trainable_variables)
         self.start = [(v, v.numpy()) for v in (*self.model.variables, *optimizer.inner.variables)]
@@ -53,13 +60,14 @@ def trainer() -> Callable[..., Trainer]:
     made = functools.cache(Trainer)
 
     def of(
+        encoder: EncoderConfig = ONE_LAYER,
         recompute: str = "none",
         precision: str = "float32",
         seed: int = 0,
         accumulate: bool = True,
         stream: str = "example",
     ) -> Trainer:
-        return made(recompute, precision, seed, accumulate, stream)
+        return made(encoder, recompute, precision, seed, accumulate, stream)
 
     return of
 
@@ -86,12 +94,17 @@ def unoptimized() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+    ("encoder", "precision"),
+    [(TINY, "float32"), pytest.param(ONE_LAYER, "mixed_bfloat16", marks=pytest.mark.slow)],
 )
 def test_recomputation_does_not_change_updates(
-    store: TokenStore, trainer: Callable[..., Trainer], precision: str, unoptimized: None
+    store: TokenStore,
+    trainer: Callable[..., Trainer],
+    encoder: EncoderConfig,
+    precision: str,
+    unoptimized: None,
 ) -> None:
-    kept, recomputed = (trainer(how, precision) for how in ("none", "layer"))
+    kept, recomputed = (trainer(encoder, how, precision) for how in ("none", "layer"))
     losses, same = (losses_of(one.train(windows_of(store))) for one in (kept, recomputed))
     np.testing.assert_allclose(same, losses, rtol=0, atol=1e-6)
     for one, other in zip(recomputed.model.weights, kept.model.weights, strict=True):
@@ -171,16 +184,21 @@ def cut_windows(store: TokenStore, sizes: list[int]) -> list[Window]:
     return [make_window(store, rows, 8, lambda *_: np.cumsum([0, *sizes])) for rows in parts]
 
 
+# The first case shares its step with the test of recomputation.
 @pytest.mark.parametrize(
-    "cuts", [[12, 12, 8], *(pytest.param(c, marks=pytest.mark.slow) for c in ([32], [1] * 32))]
+    ("encoder", "cuts"),
+    [
+        (TINY, [12, 12, 8]),
+        *(pytest.param(ONE_LAYER, c, marks=pytest.mark.slow) for c in ([32], [1] * 32)),
+    ],
 )
 def test_masks_do_not_depend_on_micro_batches(
-    store: TokenStore, trainer: Callable[..., Trainer], cuts: list[int]
+    store: TokenStore, trainer: Callable[..., Trainer], encoder: EncoderConfig, cuts: list[int]
 ) -> None:
     """With dropout, the cut of a window, and thus its padding, does not change the update."""
     found = []
     for sizes in ([8, 8, 8, 8], cuts):
-        used = trainer(accumulate=len(sizes) > 1)
+        used = trainer(encoder, accumulate=len(sizes) > 1)
         used.train(cut_windows(store, sizes))
         found.append(used.model.get_weights())
     for one, other in zip(*found, strict=True):
@@ -206,8 +224,8 @@ def test_masks_may_be_drawn_per_micro_batch(
     """Masks then differ between micro-batches, and the update depends on the cut."""
     window = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 8, 16, 24, 32]))
     other = make_window(store, np.arange(32), 8, lambda *_: np.array([0, 12, 24, 32]))
-    drawing = trainer(stream="micro-batch")
-    cases = ((trainer(), window), (drawing, window), (drawing, other))
+    drawing = trainer(TINY, stream="micro-batch")
+    cases = ((trainer(TINY), window), (drawing, window), (drawing, other))
     ours, drawn, cut_otherwise = (used.train([cut])[0]["losses"] for used, cut in cases)
     assert all(one != other for one, other in zip(ours, drawn, strict=True))
     assert abs(sum(cut_otherwise) - sum(drawn)) > 1e-4
