@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from forked import PROGRAM, SEVERAL_RUNS, Forked, output
+from resuming import killed_copy
 from small import write_small_model, write_small_task
+from teaching import make_teacher
 
 from bertaccum.distribution.launcher import _free_ports
+from bertaccum.tasks.labels import Labels
 from bertaccum.training.checkpoints import saved_states
 
 Start = Callable[..., Any]
@@ -64,16 +67,19 @@ def environments(workers: int, addresses: list[str] | None = None) -> list[dict[
 def start(folder: Path) -> Iterator[Start]:
     """Return a function that starts the workers of a run; leftover processes are killed.
 
-    Options that are lists have a value for each worker.
+    Options that are lists have a value for each worker. `before` is code that a worker runs first.
     """
     started: list[Forked] = []
 
-    def run(name: str, workers: int = 1, **options: object) -> list[Forked]:
+    def run(
+        name: str, workers: int = 1, addresses: list[str] | None = None, **options: object
+    ) -> list[Forked]:
         processes = []
-        for number, environment in enumerate(environments(workers)):
+        for number, environment in enumerate(environments(workers, addresses)):
             own = {k: v[number] if isinstance(v, list) else v for k, v in options.items()}
+            code = str(own.pop("before", "")) + PROGRAM
             arguments = arguments_of(name, **own)
-            processes.append(Forked(PROGRAM, *arguments, cwd=folder, env=environment))
+            processes.append(Forked(code, *arguments, cwd=folder, env=environment))
         started.extend(processes)
         return processes
 
@@ -146,28 +152,6 @@ def updates_of(run: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
-@pytest.mark.slow
-def test_mirrored_and_workers_make_the_same_updates(folder: Path, start: Start) -> None:
-    assert_success(start("alone") + start("mirrored", replicas=2, micro_batch=3))
-    # The chief starts some updates early, and others only after a checkpoint; worker 1 starts all
-    # of them early.
-    assert_success(start("workers", workers=2, save_every=3))
-    for other in ("mirrored", "workers"):
-        assert difference(folder / "alone", folder / other) < 1e-5
-        for log in ("metrics.jsonl", "eval.jsonl"):
-            ours, theirs = (
-                [json.loads(line) for line in (folder / name / log).read_text().splitlines()]
-                for name in ("alone", other)
-            )
-            assert [o["update"] for o in ours] == [t["update"] for t in theirs]
-            for one, two in zip(ours, theirs, strict=True):
-                assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
-                assert one.get("examples") == two.get("examples")
-    summary = json.loads((folder / "workers/summary.json").read_text())
-    plan = json.loads((folder / "workers/plan.json").read_text())
-    assert (summary["updates"], plan["replicas"], plan["accumulation_steps"]) == (UPDATES, 2, 3)
-
-
 def runs_of(folder: Path, name: str, pairs: list[tuple[int, float]], **options: object) -> str:
     """Return the options of runs with micro-batches and dropout rates, for `SEVERAL_RUNS`."""
     values = {"data": str(folder / "reviews"), "init_checkpoint": "none", "max_seq_length": 16}
@@ -195,35 +179,55 @@ def alone(folder: Path) -> Path:
     return folder
 
 
-# Each number of workers, each rung of offloading, several workers with and without offloading.
+def assert_same_logs(run: Path, other: Path) -> None:
+    for log in ("metrics.jsonl", "eval.jsonl"):
+        ours, theirs = (
+            [json.loads(line) for line in (one / log).read_text().splitlines()]
+            for one in (run, other)
+        )
+        assert [o["update"] for o in ours] == [t["update"] for t in theirs]
+        for one, two in zip(ours, theirs, strict=True):
+            assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
+            assert one.get("examples") == two.get("examples")
+
+
+# Each number of workers, each rung of offloading, several workers with and without offloading. The
+# chief of two workers starts some updates early, and others only after a checkpoint; worker 1
+# starts all of them early.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workers", "replicas", "offload", "size", "dropout"),
-    [(3, 2, "none", 1, 0.1), (1, 2, "moments", 4, 0.0), (2, 2, "all", 1, 0.1)],
+    ("workers", "replicas", "offload", "size", "dropout", "save_every"),
+    [
+        (2, 1, "none", 2, 0.1, 3),
+        (3, 2, "none", 1, 0.1, 1),
+        (1, 2, "moments", 4, 0.0, 1),
+        (2, 2, "all", 1, 0.1, 1),
+    ],
 )
 def test_topology_and_micro_batch_do_not_change_the_weights(
-    alone: Path, workers: int, replicas: int, offload: str, size: int, dropout: float
+    alone: Path,
+    workers: int,
+    replicas: int,
+    offload: str,
+    size: int,
+    dropout: float,
+    save_every: int,
 ) -> None:
-    name = f"w{workers}-r{replicas}"
-    pairs = [(size, dropout)]
-    train_on_workers(runs_of(alone, name, pairs, replicas=replicas, offload=offload), workers)
+    name, options = f"w{workers}-r{replicas}", {"save_every": str(save_every), "keep": UPDATES}
+    options |= {"replicas": replicas, "offload": offload}
+    train_on_workers(runs_of(alone, name, [(size, dropout)], **options), workers)
     wanted, found = alone / f"one-m10-{dropout}", alone / f"{name}-m{size}-{dropout}"
     assert difference(wanted, found) < (1e-5 if dropout else 1e-6)
-
-
-# The weights are on the device, and the moments in host memory, which are copied in other ways.
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "replicas"), [(1, 2), (2, 1)])
-def test_resumed_replicas_make_the_same_updates(folder: Path, workers: int, replicas: int) -> None:
-    """A replica with other weights or moments would change the last bits of the next gradient."""
-    name, options = f"resumed-w{workers}", {"replicas": replicas, "offload": "moments"}
-    options |= {"max_updates": 4, "eval_every": 4}
-    [whole] = json.loads(runs_of(folder, name, [(4, 0.1)], learning_rate=0.01, **options))
-    halves = whole | {"out": str(folder / f"{name}-halves"), "max_updates": 2}
-    train_on_workers(
-        json.dumps([whole, halves, {"resume": halves["out"], "max_updates": 4}]), workers
-    )
-    assert difference(Path(whole["out"]), Path(halves["out"])) == 0
+    assert_same_logs(wanted, found)
+    summary, plan = (json.loads((found / f"{n}.json").read_text()) for n in ("summary", "plan"))
+    assert (summary["updates"], plan["replicas"]) == (UPDATES, workers * replicas)
+    if offload == "none":
+        return
+    # The weights are on the device, and the moments in host memory, which are copied in other ways.
+    # A replica with other weights or moments would change the last bits of the next gradient.
+    resumed = killed_copy(found, alone / f"{name}-resumed", 2)
+    train_on_workers(json.dumps([{"resume": str(resumed)}]), workers)
+    assert difference(found, resumed) == 0
 
 
 @pytest.mark.slow
@@ -296,20 +300,13 @@ Watch.is_waiting, Checkpoints.save = tell, save_slowly
 
 
 @pytest.mark.slow
-def test_workers_wait_while_the_chief_saves_a_checkpoint(folder: Path) -> None:
-    options = {"epochs": 100_000, "max_updates": 100_000, "save_every": "10m"}
-    arguments = arguments_of("slow-chief", eval_every=10**6, **options)
-    processes = [
-        Forked(SLOW_CHIEF + PROGRAM, *arguments, cwd=folder, env=environment)
-        for environment in environments(2)
-    ]
-    try:
-        wait_for(processes[0], folder / "slow-chief", 3)
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        said = [ended(process) for process in processes]
-    finally:
-        kill(processes)
+def test_workers_wait_while_the_chief_saves_a_checkpoint(folder: Path, start: Start) -> None:
+    options = {"epochs": 100_000, "max_updates": 100_000, "save_every": "10m", "eval_every": 10**6}
+    processes = start("slow-chief", workers=2, before=SLOW_CHIEF, **options)
+    wait_for(processes[0], folder / "slow-chief", 3)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    said = [ended(process) for process in processes]
     (last,) = saved_states(folder / "slow-chief/checkpoints")
     done = last.name.removeprefix("update-")
     for code, errors in said:
@@ -350,11 +347,10 @@ def test_worker_out_of_memory_shrinks_only_its_own_micro_batches(
     folder: Path, start: Start
 ) -> None:
     wide = write_small_task(folder / "wide", train=256, dev=10)
-    large = {"intermediate_size": 16_384, "num_hidden_layers": 2}
-    write_small_model(wide, folder / "wide/vocab.txt", **large)
+    write_small_model(wide, folder / "wide/vocab.txt", intermediate_size=16_384)
     options = {"data": "wide", "bert_config": "wide/bert_config.json", "target_batch": 256}
-    options |= {"micro_batch": 128, "cut": "count", "max_updates": 2, "workers": 2}
-    processes = start("short", memory_limit=["3GiB", "150MiB"], **options)
+    options |= {"micro_batch": 128, "cut": "count", "max_updates": 2}
+    processes = start("short", workers=2, memory_limit=["3GiB", "150MiB"], **options)
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert "update 1: out of memory with micro-batches of 128" in said[1]
@@ -386,19 +382,20 @@ def hosts() -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
+# Moves the process to the network namespace of a host.
+ENTER = """
+import ctypes, os
+assert ctypes.CDLL(None).setns(os.open("{}", os.O_RDONLY), 0) == 0
+"""
+
+
 @pytest.mark.slow
-def test_disconnected_host_is_named(folder: Path, popen: Start, hosts: list[str]) -> None:
+def test_disconnected_host_is_named(folder: Path, start: Start, hosts: list[str]) -> None:
     """Each host has its own network; the link between them is cut during the run."""
     addresses = ["10.77.0.1:2222", "10.77.0.2:2222"]
-
-    def both(**options: object) -> list[subprocess.Popen]:
-        command = [sys.executable, "-m", "bertaccum", *arguments_of("hosts", **options)]
-        return [
-            popen("ip", "netns", "exec", host, "env", f"TF_CONFIG={own['TF_CONFIG']}", *command)
-            for host, own in zip(hosts, environments(2, addresses), strict=True)
-        ]
-
-    processes = both(collective_timeout="5s", max_updates=10_000)
+    own = {"addresses": addresses, "before": [ENTER.format(f"/run/netns/{h}") for h in hosts]}
+    options = {"collective_timeout": "5s", "max_updates": 10_000}
+    processes = start("hosts", workers=2, **own, **options)
     wait_for(processes[0], folder / "hosts", 5)
     subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "down"], check=True)
     for worker, process in enumerate(processes):
@@ -406,21 +403,19 @@ def test_disconnected_host_is_named(folder: Path, popen: Start, hosts: list[str]
         assert code == 1
         assert f"error: worker {1 - worker} ({addresses[1 - worker]}) does not answer" in errors
     subprocess.run(["ip", "-n", hosts[1], "link", "set", "wire", "up"], check=True)
-    for process in both():
-        code, errors = ended(process)
-        assert (code, errors) == (0, "")
+    assert_success(start("hosts", workers=2, **own))
 
 
 @pytest.mark.slow
 def test_workers_learn_from_the_same_teacher(start: Start, folder: Path) -> None:
     """Both workers compute the logits at the same time, and one waits for the other."""
-    for number in (1, 2):
-        assert_success(start(f"teacher-{number}", seed=number))
+    for length in (16, 12):
+        make_teacher(folder / f"teacher-{length}", Labels.numbered(2), max_seq_length=length)
     (folder / "more.txt").write_text("very good food\nthe food was bad\nbad\n" * 4)
-    taught = {"teacher": "teacher-1", "unlabelled": "more.txt"}
+    taught = {"teacher": "teacher-16", "unlabelled": "more.txt"}
     assert_success(start("taught-2", workers=2, **taught))
     assert_success(start("taught-1", **taught))
     assert difference(folder / "taught-1", folder / "taught-2") < 1e-5
-    others = start("others", workers=2, **taught | {"teacher": ["teacher-1", "teacher-2"]})
+    others = start("others", workers=2, **taught | {"teacher": ["teacher-16", "teacher-12"]})
     for code, errors in map(ended, others):
         assert code == 2 and "the workers disagree on teacher (" in errors
