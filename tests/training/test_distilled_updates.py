@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from test_task_updates import (
     CASES,
     CONFIG,
@@ -84,7 +85,7 @@ def softened(logits: Any) -> tf.Tensor:
 
 
 def of_teacher(name: str, logits: Any, teacher: Any) -> tf.Tensor:
-    """Return the loss that compares the logits of two models, [..., outputs], with NaN for none."""
+    """Return the losses that compare the logits of two models, [..., outputs]."""
     if name == "regression":
         return (logits - teacher)[..., 0] ** 2
     if name == "multi-label":
@@ -95,54 +96,44 @@ def of_teacher(name: str, logits: Any, teacher: Any) -> tf.Tensor:
     return TEMPERATURE**2 * tf.reduce_sum(p * tf.math.log(p / q), axis=-1)
 
 
-def example_loss(name: str, row: int, data: TokenStore, teacher: Any, logits: Any) -> Any:
-    """Return the loss and the weight of one example, given its logits [outputs] or [words, …]."""
-    labeled = row < LABELED
+def window_loss(
+    name: str, data: TokenStore, labels: TeacherLabels, rows: np.ndarray, model: tf_keras.Model
+) -> tf.Tensor:
+    """Return the weighted mean loss of a window, padded to the maximum."""
+    tokens = tf.ragged.constant(
+        [data.token_ids[data.offsets[r] : data.offsets[r + 1]] for r in rows], tf.int32
+    ).to_tensor(shape=[None, 32])
+    ids, segments = unpack(tokens)
+    positions = tf.zeros_like(ids) + tf.range(32) if name == "tags" else None
+    inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments, positions)
+    logits, labeled = model(inputs, training=True), rows < LABELED
+    teachers = np.concatenate([labels.labeled.rows, labels.unlabeled.rows])
     if name != "tags":
-        own = CASES[name].loss(data.labels[row : row + 1], logits[None])[0] if labeled else 0.0
-        loss = (1 - WEIGHT) * own + WEIGHT * of_teacher(name, logits, teacher)
-        return loss * data.weights[row], data.weights[row]
-    tokens = data.token_ids[data.offsets[row] : data.offsets[row + 1]]
-    losses, weights = [], []
-    for number, tag in enumerate(tokens[tokens >= TAG] // TAG - 1):
-        known = not np.isnan(teacher[number]).any()
-        loss = WEIGHT * of_teacher(name, logits[number], teacher[number]) if known else 0.0
-        if labeled:
-            loss += (1 - WEIGHT) * crossentropy(tag, logits[number])
-        losses.append(loss)
-        weights.append(TAG_WEIGHTS[tag] if labeled else float(known))
-    total = sum(loss * weight for loss, weight in zip(losses, weights, strict=True))
-    mean = total / sum(weights) if sum(weights) else 0.0
-    return mean * data.weights[row], data.weights[row]
+        own = (1 - WEIGHT) * labeled * CASES[name].loss(data.labels[rows], logits)
+        losses = own + WEIGHT * of_teacher(name, logits, teachers[rows])
+        return tf.reduce_sum(losses * data.weights[rows]) / data.weights[rows].sum()
+    starts = [*labels.labeled.offsets[:-1], *labels.unlabeled.offsets + len(labels.labeled.rows)]
+    means = []
+    for row, given, found in zip(rows, tokens.numpy(), logits, strict=True):
+        tags = given[given >= TAG] // TAG - 1
+        found, teacher = found[given >= TAG], teachers[starts[row] :][: len(tags)]
+        known = ~np.isnan(teacher).any(axis=1)
+        losses = WEIGHT * known * of_teacher(name, found, np.nan_to_num(teacher))
+        weights = known.astype(np.float32)
+        if row < LABELED:
+            losses += (1 - WEIGHT) * crossentropy(tags, found)
+            weights = TAG_WEIGHTS[tags]
+        means.append(tf.math.divide_no_nan(tf.reduce_sum(losses * weights), weights.sum()))
+    return tf.reduce_sum(tf.stack(means) * data.weights[rows]) / data.weights[rows].sum()
 
 
 def reference(name: str, data: TokenStore, labels: TeacherLabels) -> tuple[np.ndarray, list[float]]:
-    """Train on whole windows, padded to the maximum; return the weights and the losses."""
+    """Train on whole windows; return the weights and the losses."""
     model, losses = model_of(CASES[name]), []
     optimizer = make_optimizer(CONFIG, UPDATES, 1).inner
-    logits_of = [labels.labeled, labels.unlabeled]
     for rows in windows_of(data):
-        tokens = tf.ragged.constant(
-            [data.token_ids[data.offsets[r] : data.offsets[r + 1]] for r in rows], tf.int32
-        ).to_tensor(shape=[None, 32])
-        ids, segments = unpack(tokens)
-        positions = tf.zeros_like(ids) + tf.range(32) if name == "tags" else None
-        inputs = encoder_inputs(ids, tf.cast(ids != 0, tf.int32), segments, positions)
         with tf.GradientTape() as tape:
-            parts, logits = [], model(inputs, training=True)
-            for row, given, found in zip(rows.tolist(), tokens, logits, strict=True):
-                number, part = row % LABELED, logits_of[row >= LABELED]
-                start, end = number, number + 1
-                if name == "tags":
-                    start, end = part.offsets[number : number + 2]
-                own = part.rows[start:end]
-                if name == "tags":
-                    found = tf.boolean_mask(found, given >= TAG)
-                else:
-                    own = own[0]
-                parts.append(example_loss(name, row, data, own, found))
-            total = tf.add_n([tf.cast(loss, tf.float32) for loss, _ in parts])
-            loss = total / sum(weight for _, weight in parts)
+            loss = window_loss(name, data, labels, rows, model)
         apply_plainly(optimizer, model, tape.gradient(loss, model.trainable_variables))
         losses.append(float(loss))
     return flat(model), losses
