@@ -26,7 +26,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from resuming import result
+from resuming import killed_copy, result
 from scripted import ChangedLogits, CountedPasses, Failing, ScriptedScores, run_until, under
 from small import Notes, flip_a_bit, write_small_task
 from waiting import in_a_minute
@@ -140,18 +140,18 @@ def request(stopping: Stopping) -> None:
 
 
 @pytest.mark.slow
-def test_resume_after_several_kills_gives_identical_result(config: Make) -> None:
+def test_resume_after_several_kills_gives_identical_result(config: Make, tmp_path: Path) -> None:
     """In half precision; test_killed.py also kills runs in full precision several times."""
-    options = {"precision": "mixed_float16", "accumulator_dtype": "bfloat16"}
-    whole, killed = (config(name, **options) for name in ("whole", "killed"))
+    options = {"precision": "mixed_float16", "accumulator_dtype": "bfloat16", "keep": UPDATES}
+    whole = config("whole", **options)
     list(train(whole, silent))
-    run_until(train(killed, silent), 2)
-    run_until(resume(Path(str(killed.out)), {}, silent), 3)
-    *_, last = resume(Path(str(killed.out)), {}, silent)
+    killed = killed_copy(whole.out, tmp_path / "killed", 1)
+    run_until(resume(killed, {}, silent), 3)
+    *_, last = resume(killed, {}, silent)
     assert isinstance(last, Finished)
     assert last.summary["updates"] == UPDATES
     assert last.summary["examples"] == 2 * EXAMPLES
-    assert result(killed.out) == result(whole.out)
+    assert result(killed) == result(whole.out)
 
 
 def test_resume_after_a_kill_gives_identical_result_from_the_last_checkpoint_but_one(
@@ -400,7 +400,7 @@ def test_resumed_run_keeps_the_decoding_that_eval_changed(
 ) -> None:
     """The evaluation after the last update is repeated, because no checkpoint contains it."""
     monkeypatch.setattr(Classification, "fit_decoding", lambda *_: Decoding(3.0))
-    finished = config("run", max_updates=1, eval_every=100, calibrate=calibrate)
+    finished = config("run", max_updates=0, calibrate=calibrate)
     list(train(finished, silent))
     run = Path(str(finished.out))
     files = ModelFiles.read(run / "best")
@@ -408,7 +408,7 @@ def test_resumed_run_keeps_the_decoding_that_eval_changed(
     dataclasses.replace(files, decoding=changed).write_decoding(run / "best")
     list(resume(run, {}, silent))
     assert ModelFiles.read(run / "best").decoding == changed
-    assert not (run / "best-update-1").exists()
+    assert not (run / "best-update-0").exists()
 
 
 def test_start_over_before_the_first_checkpoint_keeps_the_best_model(
