@@ -246,25 +246,24 @@ def untracked(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return result(out)
 
 
-@pytest.mark.parametrize(
-    "broken", [{"mlflow": "__init__", "wandb": "log"}, {"mlflow": "finish"}], ids=str
-)
 def test_failing_tracker_changes_nothing_and_is_noted_once(
-    options: dict[str, Any],
-    untracked: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    broken: dict[str, str],
+    options: dict[str, Any], untracked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, method in broken.items():
-        monkeypatch.setitem(TRACKERS, name, type("Own", (Broken,), {"broken": method}))
+    """Trackers fail when they start or get values, and, when the run is resumed, at their end."""
     monkeypatch.setattr(trackers, "_INTERVAL", 0.0)
-    notes = Notes()
-    bertaccum.train(**options, track=",".join(broken), progress=notes)
-    assert result(options["out"]) == untracked
-    failures = [line for line in notes.lines if "does not show all of this run" in line]
-    assert len(failures) == len(broken)
-    for line in failures:
-        assert "(the server is down); training is not affected, and `resume`" in line
+    for given, broken in (
+        (options, {"mlflow": "__init__", "wandb": "log"}),
+        ({"resume": options["out"]}, {"mlflow": "finish"}),
+    ):
+        for name, method in broken.items():
+            monkeypatch.setitem(TRACKERS, name, type("Own", (Broken,), {"broken": method}))
+        notes = Notes()
+        bertaccum.train(**given, track=",".join(broken), progress=notes)
+        assert result(options["out"]) == untracked
+        failures = [line for line in notes.lines if "does not show all of this run" in line]
+        assert len(failures) == len(broken)
+        for line in failures:
+            assert "(the server is down); training is not affected, and `resume`" in line
 
 
 def test_tracker_that_does_not_answer_delays_no_update(
