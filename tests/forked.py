@@ -26,6 +26,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_LOADED)
 # The code of `python -m bertaccum`.
 PROGRAM = "from bertaccum.cli.program import main; main()"
+# An environment in which XLA compiles in less time, and compiled steps run more slowly.
+QUICK_XLA = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 # Trains several runs in one process; their options are a list in JSON.
 SEVERAL_RUNS = """
 import json, sys, bertaccum

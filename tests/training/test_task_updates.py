@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from forked import SEVERAL_RUNS, output
-from scripted import Failing, run_until, under
+from forked import QUICK_XLA, SEVERAL_RUNS, output
+from resuming import killed_copy
+from scripted import Failing, under
 from small import ONE_LAYER, scatter, write_small_task
 
 from bertaccum.bert.encoder import build_encoder
@@ -366,39 +367,43 @@ def weights_of(out: Path) -> np.ndarray:
     return flat(load_trained(out).model)
 
 
+def whole_run(made_once: Callable[..., Path], name: str) -> Path:
+    """Return an uninterrupted run of a case, whose windows are micro-batches; tests share it."""
+    case = CASES[name]
+
+    def make(folder: Path) -> None:
+        data = write_case(folder / "data", case)
+        # With this metric, later evaluations replace the best checkpoint.
+        more = {"micro_batch": 16, "eval_every": UPDATES, "keep": UPDATES}
+        list(train(TrainConfig(**options_of(case, data, folder / "run", **more)), silent))
+
+    return made_once(f"whole run, {name}", make) / "run"
+
+
 @pytest.mark.parametrize(("name", "position"), POSITIONS.items())
 @pytest.mark.slow
 def test_out_of_memory_kill_and_resume_change_no_update(
-    tmp_path: Path, name: str, position: int
+    tmp_path: Path, made_once: Callable[..., Path], name: str, position: int
 ) -> None:
     """With dropout: the run is killed before update 4 is saved; update 5 runs out of memory."""
-    case = CASES[name]
-    data = write_case(tmp_path / "data", case)
-    # With this metric, later evaluations replace the best checkpoint.
-    whole = options_of(case, data, tmp_path / "whole", micro_batch=16, eval_every=UPDATES)
-    list(train(TrainConfig(**whole), silent))
-    expected = weights_of(tmp_path / "whole")
-    killed = tmp_path / "killed"
-    run_until(train(TrainConfig(**options_of(case, data, killed, eval_every=UPDATES)), silent), 4)
+    whole = whole_run(made_once, name)
+    killed = killed_copy(whole, tmp_path / "killed", 3)
     # Updates 4 and 5 have four micro-steps; memory runs out at one of those of update 5.
-    again = under(Failing({position}, training=True), resume(killed, {}, silent))
+    again = under(Failing({position}, training=True), resume(killed, {"micro_batch": 5}, silent))
     assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
-    np.testing.assert_allclose(weights_of(killed), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(weights_of(killed), weights_of(whole), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
+def test_two_replicas_make_the_same_updates(tmp_path: Path, made_once: Callable[..., Path]) -> None:
     """With dropout, in a process with two virtual devices; also if steps are compiled."""
-    folders = {name: write_case(tmp_path / name, CASES[name]) for name in FEW}
-
-    def options(name: str, out: str, **more: object) -> dict[str, Any]:
-        return options_of(CASES[name], folders[name], tmp_path / out, eval_every=UPDATES, **more)
-
-    pairs = [*((name, "off") for name in FEW), ("all weights", "on")]
-    runs = [options(n, f"{n} {c} 2", compile=c) | {"replicas": 2} for n, c in pairs]
-    output(SEVERAL_RUNS, json.dumps(runs))
+    runs = []
     for name in FEW:
-        list(train(TrainConfig(**options(name, f"{name} 1")), silent))
-    for name, compile in pairs:
-        one, two = (weights_of(tmp_path / f"{name} {part}") for part in ("1", f"{compile} 2"))
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=f"{name} {compile}")
+        case, data = CASES[name], write_case(tmp_path / name, CASES[name])
+        more: dict[str, Any] = {"eval_every": UPDATES, "replicas": 2}
+        more["compile"] = "on" if name == "all weights" else "off"
+        runs.append(options_of(case, data, tmp_path / f"{name} 2", **more))
+    output(SEVERAL_RUNS, json.dumps(runs), env=QUICK_XLA)
+    for name in FEW:
+        one, two = weights_of(whole_run(made_once, name)), weights_of(tmp_path / f"{name} 2")
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5, err_msg=name)
