@@ -33,7 +33,7 @@ from bertaccum.accumulation.offload import host_memory
 host_memory._PIECE_BYTES = host_memory._PART = 100
 {SEVERAL_RUNS}"""
 # Options of the runs that are interrupted repeatedly.
-LONG = {"workers": 2, "max_updates": 40}
+LONG = {"workers": 2, "max_updates": 40, "eval_every": 20}
 
 
 @pytest.fixture(scope="module")
@@ -347,10 +347,11 @@ def test_worker_out_of_memory_shrinks_only_its_own_micro_batches(
     folder: Path, start: Start
 ) -> None:
     wide = write_small_task(folder / "wide", train=256, dev=10)
-    write_small_model(wide, folder / "wide/vocab.txt", intermediate_size=16_384)
+    large = {"intermediate_size": 16_384, "num_hidden_layers": 2}
+    write_small_model(wide, folder / "wide/vocab.txt", **large)
     options = {"data": "wide", "bert_config": "wide/bert_config.json", "target_batch": 256}
-    options |= {"micro_batch": 128, "cut": "count", "max_updates": 2}
-    processes = start("short", workers=2, memory_limit=["3GiB", "150MiB"], **options)
+    options |= {"micro_batch": 128, "cut": "count", "max_updates": 2, "workers": 2}
+    processes = start("short", memory_limit=["3GiB", "150MiB"], **options)
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert "update 1: out of memory with micro-batches of 128" in said[1]

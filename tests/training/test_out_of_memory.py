@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,20 +49,33 @@ under(Failing({10}, training=True), train(cut, silent))
 """
 
 
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a small data set, and the dimensions of a small encoder."""
+    return write_small_task(tmp_path_factory.mktemp("data") / "reviews", train=24, dev=24).parent
+
+
+def configured(reviews: Path, out: Path, micro_batch: int, **options: object) -> TrainConfig:
+    """Return the configuration of three updates of a small encoder with windows of eight."""
+    values = {
+        "data": str(reviews),
+        "out": str(out),
+        "bert_config": str(reviews / "bert_config.json"),
+        "init_checkpoint": "none",
+        "max_seq_length": 16,
+        "target_batch": 8,
+        "cut": "count",
+        "dropout": 0.0,
+        "learning_rate": 1e-3,
+        "max_updates": UPDATES,
+    }
+    return TrainConfig(micro_batch=micro_batch, **(values | options))
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> Callable[..., TrainConfig]:
-    """Return a function that configures three updates of a small encoder with windows of eight."""
-    folder = tmp_path / "reviews"
-    encoder = write_small_task(folder, train=24, dev=24)
-
-    def make(micro_batch: int, name: str, **options: object) -> TrainConfig:
-        values = {"target_batch": 8, "dropout": 0.0, "learning_rate": 1e-3, "max_seq_length": 16}
-        values["cut"] = "count"
-        places = {"data": str(folder), "out": str(tmp_path / name)}
-        chosen = {"bert_config": str(encoder), "init_checkpoint": "none", "max_updates": UPDATES}
-        return TrainConfig(micro_batch=micro_batch, **(places | chosen | values | options))
-
-    return make
+def config(reviews: Path, tmp_path: Path) -> Callable[..., TrainConfig]:
+    """Return a function that configures runs in the test's own folder."""
+    return lambda size, name, **options: configured(reviews, tmp_path / name, size, **options)
 
 
 def run(
@@ -69,9 +83,25 @@ def run(
 ) -> tuple[list[np.ndarray], list[OutOfMemory], dict]:
     """Return the final weights, the out-of-memory events and the summary."""
     events = under(change or contextlib.nullcontext(), train(config, silent))
-    model = load_trained(Path(config.out)).model
     shrunk = [event for event in events if isinstance(event, OutOfMemory)]
-    return model.get_weights(), shrunk, events[-1].summary
+    return weights_of(Path(config.out)), shrunk, events[-1].summary
+
+
+def weights_of(out: Path) -> list[np.ndarray]:
+    return load_trained(out).model.get_weights()
+
+
+def last_scores(out: Path) -> dict[str, Any]:
+    return json.loads(RunFolder(out).eval.read_text().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def whole(reviews: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that never runs out of memory."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    _, none, _ = run(configured(reviews, out, 8))
+    assert none == []
+    return out
 
 
 def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
@@ -79,19 +109,14 @@ def assert_equal(mine: list[np.ndarray], theirs: list[np.ndarray]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("micro_batch", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_out_of_memory_does_not_change_the_updates(
-    config: Callable[..., TrainConfig], micro_batch: int
+    config: Callable[..., TrainConfig], whole: Path
 ) -> None:
-    expected, none, _ = run(config(micro_batch, "whole"))
-    assert none == []
     # Memory runs out at the last micro-step of the second window.
-    change = Failing({2 * -(-8 // micro_batch)}, training=True)
-    weights, events, summary = run(config(micro_batch, "cut"), change)
-    assert_equal(weights, expected)
-    assert events == [OutOfMemory(2, micro_batch, micro_batch // 2, "none")]
-    assert summary["out_of_memory"] == 1
-    assert summary["micro_batch"] == micro_batch // 2
+    weights, events, summary = run(config(3, "cut"), Failing({6}, training=True))
+    assert_equal(weights, weights_of(whole))
+    assert events == [OutOfMemory(2, 3, 1, "none")]
+    assert (summary["out_of_memory"], summary["micro_batch"]) == (1, 1)
 
 
 def test_out_of_memory_while_weights_change_ends_the_run(
@@ -117,18 +142,19 @@ def test_out_of_memory_while_weights_change_ends_the_run(
 
 @pytest.mark.slow
 def test_micro_batch_shrinks_to_one_example_with_recomputation(
-    config: Callable[..., TrainConfig],
+    config: Callable[..., TrainConfig], whole: Path
 ) -> None:
-    expected, _, _ = run(config(8, "whole"))
+    """Memory runs out in the second window, which is a single micro-batch at first."""
     written = config(8, "cut")
-    weights, events, summary = run(written, Failing({1, 2, 3, 4}, training=True))
-    assert_equal(weights, expected)
+    weights, events, summary = run(written, Failing({2, 3, 4, 5}, training=True))
+    assert_equal(weights, weights_of(whole))
+    assert {event.update for event in events} == {2}
     assert [event.micro_batch for event in events] == [4, 2, 1, 1]
     assert [event.recompute for event in events] == ["none", "none", "none", "layer"]
     assert summary["recompute"] == "layer"
     folder = RunFolder(Path(written.out))
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    assert [line.get("out_of_memory") for line in lines] == [8, 4, 2, 1, None, None, None]
+    assert [line.get("out_of_memory") for line in lines] == [None, 8, 4, 2, 1, None, None]
     plan = json.loads(folder.plan.read_text())
     assert (plan["micro_batch"], plan["recompute"]) == (1, "layer")
     # Later runs use this limit.
@@ -139,11 +165,10 @@ def test_micro_batch_shrinks_to_one_example_with_recomputation(
 def test_state_moves_to_the_host_if_one_example_does_not_fit(
     config: Callable[..., TrainConfig],
 ) -> None:
-    options = {"dropout": 0.1, "eval_every": 1}
-    expected, _, _ = run(config(1, "whole", recompute="layer", **options))
+    options = {"dropout": 0.1, "recompute": "layer", "eval_every": 1}
+    expected, _, _ = run(config(1, "whole", **options))
     # Memory runs out twice in the second window, in which some gradients were already added.
-    written = config(1, "cut", recompute="layer", **options)
-    weights, events, summary = run(written, Failing({12, 16}, training=True))
+    weights, events, summary = run(config(1, "cut", **options), Failing({12, 16}, training=True))
     for one, other in zip(weights, expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [(event.update, event.offload) for event in events] == [(2, "moments"), (2, "all")]
@@ -178,20 +203,24 @@ def test_recomputation_needs_no_more_host_memory(
 def test_error_if_one_example_does_not_fit(config: Callable[..., TrainConfig]) -> None:
     reason = r"one example at a time \(`recompute` layer, `offload` all\); lower `max_seq"
     with pytest.raises(RunError, match=reason):
-        run(config(4, "cut"), Failing(range(1, 100), training=True))
+        run(config(1, "cut", recompute="layer"), Failing(range(1, 100), training=True))
 
 
 @pytest.mark.slow
-def test_evaluation_continues_with_smaller_batches(config: Callable[..., TrainConfig]) -> None:
-    _, _, expected = run(config(4, "whole", eval_every=1))
-    change = Failing({1, 2}, training=False)
-    _, events, summary = run(config(4, "cut", eval_every=1), change)
+def test_evaluation_continues_with_smaller_batches(
+    config: Callable[..., TrainConfig], whole: Path
+) -> None:
+    change, written = Failing({1, 2}, training=False), config(4, "cut", eval_every=1)
+    _, events, _ = run(written, change)
     # The 24 examples are one batch, then two, then four; the other two evaluations use four.
     assert change.seen == 1 + 1 + 4 + 4 + 4
     assert events == []
-    assert summary["best_dev_accuracy"] == expected["best_dev_accuracy"]
+    mine, theirs = last_scores(Path(written.out)), last_scores(whole)
+    assert (mine["update"], mine["accuracy"]) == (theirs["update"], theirs["accuracy"])
+    assert mine["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
+    never = config(8, "never", max_updates=0)
     with pytest.raises(RunError, match="one example at a time"):
-        run(config(4, "never"), Failing(range(1, 100), training=False))
+        run(never, Failing(range(1, 100), training=False))
 
 
 def test_other_errors_are_not_treated_as_out_of_memory(config: Callable[..., TrainConfig]) -> None:
@@ -200,26 +229,26 @@ def test_other_errors_are_not_treated_as_out_of_memory(config: Callable[..., Tra
 
 
 @pytest.mark.slow
-def test_real_out_of_memory_does_not_change_the_updates(config: Callable[..., TrainConfig]) -> None:
-    """Train BERT-Tiny on windows of 256 x 128 tokens, with plenty of memory and with little."""
-    data = Path(config(8, "none").data)
-    rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(1024)]
+def test_real_out_of_memory_does_not_change_the_updates(reviews: Path, tmp_path: Path) -> None:
+    """Train BERT-Tiny on windows of 128 x 128 tokens, with plenty of memory and with little."""
+    data = shutil.copytree(reviews, tmp_path / "long")
+    rows = [f"{i % 2}\t{'very ' * 200}{('bad', 'good')[i % 2]}\n" for i in range(256)]
     (data / "train.tsv").write_text("label\ttext\n" + "".join(rows))
     summaries = []
     for limit in ("1500MiB", "180MiB"):
-        out = data.parent / f"real-{limit}"
+        out = tmp_path / f"real-{limit}"
         command = ["train", "--data", str(data)]
-        command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "256"]
-        command += ["--micro-batch", "256", "--model", "bert-tiny", "--init-checkpoint", "none"]
+        command += ["--out", str(out), "--memory-limit", limit, "--target-batch", "128"]
+        command += ["--micro-batch", "128", "--model", "bert-tiny", "--init-checkpoint", "none"]
         command += ["--dropout", "0", "--max-updates", "2", "--learning-rate", "1e-3", "--json"]
         done = forked.run(PROGRAM, *command)
         assert done.returncode == 0, done.stderr
         summaries.append(json.loads(done.stdout))
-        again = "out of memory with micro-batches of 256; running the update again in"
+        again = "out of memory with micro-batches of 128; running the update again in"
         assert (again in done.stderr) == (limit != "1500MiB")
     plenty, little = summaries
-    assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 256)
-    assert little["out_of_memory"] > 0 and little["micro_batch"] < 256
+    assert (plenty["out_of_memory"], plenty["micro_batch"]) == (0, 128)
+    assert little["out_of_memory"] > 0 and little["micro_batch"] < 128
     assert little["peak_memory_bytes"] <= 180 * 2**20 < plenty["peak_memory_bytes"]
     assert little["final_loss"] == pytest.approx(plenty["final_loss"], abs=1e-6)
 
