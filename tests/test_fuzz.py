@@ -444,7 +444,7 @@ def attempt(read: Reader, path: Path) -> None:
 
 
 # The inputs are always the same, unless `make fuzz` asks for other and more ones.
-MANY = int(os.environ.get("BERTACCUM_FUZZ", "600"))
+MANY = int(os.environ.get("BERTACCUM_FUZZ", "250"))
 
 
 def searching(examples: int) -> settings:
