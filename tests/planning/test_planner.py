@@ -486,7 +486,7 @@ def job(**changes: Any) -> dict[str, Any]:
     config = {"target_batch": 8, "max_seq_length": 64, "dropout": 0.0} | changes.pop("config", {})
     encoder = {
         "hidden_size": 64,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": changes.pop("layers", 2),
         "num_attention_heads": 2,
         "intermediate_size": 128,
         "vocab_size": 100,
@@ -524,7 +524,7 @@ def test_killed_measurement_process_restarts(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / ".bertaccum-state-0123456789ab").mkdir()  # By a process that was killed earlier.
     with MeasurementProcess(silent, {}) as worker:
-        built = worker.build(job())
+        built = worker.build(job(layers=1))
         assert built["largest"] == [1, 64] and built["windows"] == [[[1, 64]] * 8]
         parts = built["static_bytes"]
         assert parts["slots"] >= 2 * parts["parameters"] > 2 * parts["embeddings"] > 0
@@ -621,7 +621,7 @@ def test_real_steps_take_the_predicted_memory(
         model="bert-tiny",
         init_checkpoint="none",
         memory_limit="150MiB",
-        target_batch=256,
+        target_batch=64,
         offload=offload,
     )
     values = plan_for_options(config, silent).values
@@ -631,7 +631,7 @@ def test_real_steps_take_the_predicted_memory(
         if all(c[key] == values[key] for key in ("micro_batch", "recompute", "offload"))
     )
     assert values["peak_memory_bytes"] <= 150 * MIB
-    assert 1 < values["micro_batch"] < 256
+    assert 1 < values["micro_batch"] < 64
     for row in values["candidates"]:
         if row["measured_peak_bytes"]:
             # Gradients are copied to the host in parallel: the load of the machine decides how many
