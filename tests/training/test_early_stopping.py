@@ -82,9 +82,11 @@ def test_patience_survives_a_crash(config: Any) -> None:
 
 
 @pytest.mark.slow
-def test_best_by_selects_the_best_checkpoint(config: Any) -> None:
+def test_evaluation_twice_per_epoch_and_best_by_selects_the_best_checkpoint(config: Any) -> None:
     scores = ScriptedScores(accuracy=[0.5, 0.9, 0.7], loss=[0.7, 0.9, 0.5])
-    *_, last = under(scores, train(config("run", best_by="loss", max_updates=3), silent))
+    run = config("run", eval_every=0.5, epochs=1.5, best_by="loss")
+    *events, last = under(scores, train(run, silent))
+    assert [e.update for e in events if isinstance(e, Evaluated)] == [1, 2, 3]
     assert (last.summary["best_update"], last.summary["best_by"]) == (3, "loss")
 
 
@@ -93,40 +95,32 @@ def test_eval_every_in_updates_or_epochs() -> None:
     assert found == [40, 7, 40, 10, 1]
 
 
-@pytest.mark.slow
-def test_evaluation_twice_per_epoch(config: Any) -> None:
-    events = list(train(config("run", eval_every=0.5, epochs=2.0), silent))
-    assert [e.update for e in events if isinstance(e, Evaluated)] == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("value", [0, 0.0, -0.5, float("nan"), float("inf"), True, "often"])
 def test_invalid_eval_every_is_an_error(config: Any, value: object) -> None:
     with pytest.raises(ConfigError, match="`eval_every`"):
         config("run", eval_every=value)
 
 
-@pytest.mark.slow
-def test_models_of_earlier_runs_are_released(config: Any) -> None:
-    def graphs() -> int:
-        gc.collect()
-        found = (o for o in gc.get_objects() if isinstance(o, tf.Graph))
-        return sum(getattr(graph, "name", "") in ("update", "predict") for graph in found)
-
-    before = graphs()
-    *_, last = api.training_events(config("many", max_updates=2), seeds=2)
-    assert isinstance(last, Finished)
-    assert graphs() <= before
+def kept() -> tuple[int, int]:
+    """Return the number of graphs and of updaters that were not released."""
+    gc.collect()
+    found = gc.get_objects()
+    graphs = [getattr(o, "name", "") for o in found if isinstance(o, tf.Graph)]
+    updaters = [o for o in found if type(o) is Updater]
+    return sum(name in ("update", "predict") for name in graphs), len(updaters)
 
 
 @pytest.mark.slow
-def test_runs_with_several_seeds_can_be_stopped_and_resumed(config: Any) -> None:
-    asked = config("many", max_updates=3, seed=5)
+def test_runs_with_several_seeds_can_be_stopped_and_resumed_and_are_released(config: Any) -> None:
+    asked, (graphs, _) = config("many", max_updates=3, seed=5), kept()
     stopping = Stopping()
     for event in api.training_events(asked, seeds=3, stopping=stopping):
         if isinstance(event, Started) and event.folder.name == "seed-6":
             stopping.requested = signal.SIGTERM
     assert isinstance(event, Stopped)
     *_, last = api.training_events(asked, seeds=3)
+    left = kept()
+    assert left[0] <= graphs and left[1] == 0
     summaries = [e.summary for e in api.training_events(asked, seeds=3) if isinstance(e, Finished)]
     assert (len(summaries), summaries[-1]) == (3, last.summary)
     *_, alone = train(config("alone", max_updates=3, seed=6), silent)
@@ -212,14 +206,6 @@ def test_data_that_change_while_seeds_are_trained_end_the_command(
                 with (tmp_path / "reviews/train.tsv").open("a") as file:
                     file.write("1\tgood food\n")
     assert [path.name for path in (tmp_path / "many").iterdir()] == ["seed-0"]
-
-
-@pytest.mark.slow
-def test_finished_run_frees_its_updater(config: Any) -> None:
-    stopping = Stopping()
-    list(train(config("run", max_updates=1), silent, stopping))
-    gc.collect()
-    assert not [found for found in gc.get_objects() if type(found) is Updater]
 
 
 SAVED = {"update": 4, "accuracy": 0.5, "loss": 0.7, "macro_f1": None, "best": True}
