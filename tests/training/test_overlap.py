@@ -55,11 +55,28 @@ def config(values: dict[str, Any], tmp_path: Path) -> Make:
 
 
 @pytest.fixture(scope="module")
-def whole(values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the result of a run whose updates were never discarded."""
+def whole(
+    values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], list[bool]]:
+    """Return the result of a run whose updates were never discarded, and how it made windows.
+
+    This is a value for each window: False if the first update, which waits for the second window,
+    had not begun when a later window was made.
+    """
     out = tmp_path_factory.mktemp("whole") / "run"
-    list(train(TrainConfig(**values, out=str(out)), silent))
-    return result(out)
+    passes, made, make = Passes(1), list[bool](), updater.make_window
+
+    def making(*arguments: Any) -> Any:
+        made.append(not made or passes.begun.wait(SECONDS))
+        window = make(*arguments)
+        if len(made) == 2:
+            passes.released.set()
+        return window
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(updater, "make_window", making)
+        under(passes, train(TrainConfig(**values, out=str(out)), silent))
+    return result(out), made
 
 
 @pytest.fixture
@@ -120,22 +137,9 @@ class Passes(CountedPasses):
             self.outlived = self.waits_for_close and self.closed.wait(1)
 
 
-def test_next_window_is_made_while_an_update_runs(
-    config: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes, made, make = Passes(1), [], updater.make_window
-
-    def making(*arguments: Any) -> Any:
-        made.append(passes.begun.wait(SECONDS) if made else None)
-        window = make(*arguments)
-        if len(made) == 2:
-            passes.released.set()
-        return window
-
-    monkeypatch.setattr(updater, "make_window", making)
-    under(passes, train(config("run"), silent))
+def test_next_window_is_made_while_an_update_runs(whole: tuple[Any, list[bool]]) -> None:
     # Each window is made once; the one after the last update is made in vain.
-    assert made == [None, *[True] * UPDATES]
+    assert whole[1] == [True] * (1 + UPDATES)
 
 
 def test_no_update_runs_during_evaluations_and_checkpoints(
@@ -231,7 +235,7 @@ def test_next_update_runs_while_an_event_is_handled_and_an_error_then_discards_i
 
 def test_signal_discards_an_update_that_started_early(
     config: Make,
-    whole: dict[str, Any],
+    whole: tuple[dict[str, Any], Any],
     monkeypatch: pytest.MonkeyPatch,
     threads: list[UpdateThread],
 ) -> None:
@@ -248,7 +252,7 @@ def test_signal_discards_an_update_that_started_early(
     assert event == Stopped(1, signal.SIGTERM, Path(str(stopped.out)))
     assert (passes.count, found) == (MICRO_STEPS + 1, [("save", False)])
     list(resume(Path(str(stopped.out)), {}, silent))
-    assert result(stopped.out) == whole
+    assert result(stopped.out) == whole[0]
 
 
 def test_seconds_are_those_of_all_attempts_but_not_between_them(
