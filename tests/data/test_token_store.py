@@ -16,6 +16,7 @@ from small import DAMAGES, Notes
 from bertaccum.bert.tokenization import Tokenization
 from bertaccum.bert.tokenizer import Tokenizer
 from bertaccum.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
+from bertaccum.data import tokenizing
 from bertaccum.data.token_store import TokenStore, save_array, store_digest, unlabelled_digest
 from bertaccum.data.tokenizing import open_store, open_unlabelled, store_of, store_of_table
 from bertaccum.data.truncation import Truncation
@@ -188,10 +189,13 @@ def test_file_that_changes_before_it_is_read_gets_no_store(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_store_is_made_again(
-    tmp_path: Path, cache: Path, damage: Callable[[Path], None]
+    tmp_path: Path, cache: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tsv = write(tmp_path / "a.tsv", "1\tgood food", "0\tbad")
     task, tokenization = make_task(LABELS), Tokenization(Vocabulary(WORDS), 8)
+    # The tokenizer is built once, because this test is about the files.
+    tokenizer = Tokenizer(tokenization)
+    monkeypatch.setattr(tokenizing, "Tokenizer", lambda _: tokenizer)
     whole = open_store(tsv, task, tokenization, silent)
     whole = dataclasses.replace(whole, token_ids=np.array(whole.token_ids))
     (folder,) = (cache / "tokens").iterdir()

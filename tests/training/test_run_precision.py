@@ -46,7 +46,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
         init_checkpoint="none",
         max_seq_length=16,
         target_batch=8,
-        max_updates=1,
+        max_updates=0,
         save_every="1",
         noise_scale="none",
     )
