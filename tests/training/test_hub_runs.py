@@ -117,8 +117,8 @@ def test_workers_begin_with_the_commit_of_the_first_one(
 ) -> None:
     # The branch moves between the questions of the two workers.
     client.hub.repositories["model", NAME].moves = commits[1:]
-    launch = ("launch", "--workers", 2, "--", "train", *OPTIONS, "--out", "run")
-    done = client.program(*launch)
+    options = (*OPTIONS, "--out", "run", "--max-updates", 0)
+    done = client.program("launch", "--workers", 2, "--", "train", *options)
     assert done.returncode == 0, done.stderr
     asked = [path for _, path, _ in client.hub.requests if path == f"/api/models/{NAME}"]
     assert len(asked) == 2
