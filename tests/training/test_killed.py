@@ -1,4 +1,7 @@
-"""Signals and kills at random moments, on the program in separate processes."""
+"""Signals and kills at random moments, on the program in separate processes.
+
+`BERTACCUM_KILLS=4` kills each run four times instead of twice.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forked import PROGRAM, Forked
+from forked import PROGRAM, QUICK_XLA, Forked
 from resuming import result
 from small import write_google_checkpoint, write_small_model, write_small_task
 from test_task_updates import CASES, write_case
@@ -51,7 +54,7 @@ def start(inputs: Path, tmp_path: Path) -> Start:
     """Return a function that starts the program in the test's own folder."""
     for path in inputs.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    return lambda *arguments: Forked(PROGRAM, *arguments, cwd=tmp_path)
+    return lambda *arguments: Forked(PROGRAM, *arguments, cwd=tmp_path, env=QUICK_XLA)
 
 
 def new_run(
@@ -77,18 +80,17 @@ def wait_for(process: Forked, run: Path, updates: int) -> None:
         time.sleep(0.01)
 
 
-def killed_until_through(
-    start: Start, folder: Path, new: list[object], kills: int, seed: int
-) -> int:
+def killed_until_through(start: Start, folder: Path, new: list[object], name: str) -> int:
     """Kill and resume a run at random moments, then let it finish; return the number of kills."""
-    chance, run, killed = random.Random(seed), folder / "killed", 0
+    chance, run, killed = random.Random(name), folder / "killed", 0
+    # The run may not have started, or may be about to save, evaluate or log.
+    updates = chance.sample([0, 1, 1, 2], 4)
     while True:
         begun = (run / "config.yaml").exists()
         arguments = [new[0], "--resume", "killed"] if begun else new
         process, before = start(*arguments), updates_of(run)
-        if killed < kills:
-            # The run may not have started, or may be about to save, evaluate or log.
-            wait_for(process, run, before + chance.choice([0, 1, 1, 2]))
+        if killed < KILLS:
+            wait_for(process, run, before + updates[killed % 4])
             time.sleep(chance.random() * 0.1)
             process.send_signal(signal.SIGKILL)
         _, errors = process.communicate()
@@ -99,46 +101,44 @@ def killed_until_through(
 
 
 PRETRAINED = {"init_checkpoint": "reviews", "bert_config": None}
-# Options of runs, and how often each is killed.
-KILLED: dict[str, tuple[dict[str, object], int]] = {
-    "reviews": ({"max_updates": 60}, 8),
-    "tags, compiled": ({"data": "tags", "compile": "on"}, 3),
-    "pairs, moments offloaded": ({"data": PAIRS, "recompute": "layer", "offload": "moments"}, 3),
-    "several labels, all offloaded": (
-        {"data": "multi-label", "recompute": "layer", "offload": "all"},
-        3,
-    ),
-    "adapters, recomputed": (
-        {
-            **{"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16"},
-            **{"recompute": "layer", **PRETRAINED},
-        },
-        3,
-    ),
-    "biases": ({"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED}, 3),
-    "teacher": ({"teacher": "teacher", "unlabelled": "more.txt"}, 3),
-    "pretraining": (
-        {
-            "command": "pretrain",
-            "data": None,
-            "text": "more.txt",
-            "bert_config": "reviews/bert_config.json",
-            "vocab": "reviews/vocab.txt",
-        },
-        3,
-    ),
+# How often each run is killed.
+KILLS = int(os.environ.get("BERTACCUM_KILLS", "2"))
+# Options of runs.
+KILLED: dict[str, dict[str, object]] = {
+    "reviews": {},
+    "tags, compiled": {"data": "tags", "compile": "on"},
+    "pairs, moments offloaded": {"data": PAIRS, "recompute": "layer", "offload": "moments"},
+    "several labels, all offloaded": {
+        "data": "multi-label",
+        "recompute": "layer",
+        "offload": "all",
+    },
+    "adapters, recomputed": {
+        **{"adapt": "lora", "lora_dropout": 0.2, "frozen_dtype": "bfloat16"},
+        **{"recompute": "layer", **PRETRAINED},
+    },
+    "biases": {"adapt": "bias", "recompute": "layer", "offload": "all", **PRETRAINED},
+    "teacher": {"teacher": "teacher", "unlabelled": "more.txt"},
+    "pretraining": {
+        "command": "pretrain",
+        "data": None,
+        "text": "more.txt",
+        "bert_config": "reviews/bert_config.json",
+        "vocab": "reviews/vocab.txt",
+    },
 }
 
 
 @pytest.mark.parametrize("name", KILLED)
 @pytest.mark.slow
 def test_random_kills_do_not_change_the_result(start: Start, tmp_path: Path, name: str) -> None:
-    given, kills = KILLED[name]
-    options = {"recompute": "none", "offload": "none", "max_updates": 24, "epochs": 100, **given}
+    given = KILLED[name]
+    options = {"recompute": "none", "offload": "none", "epochs": 100, **given}
+    options["max_updates"] = max(24, 8 * KILLS)
     if given.get("data") in CASES:
         options["task"] = CASES[str(given["data"])].labels.task
     whole, killed = start(*new_run("whole", **options)), new_run("killed", **options)
-    assert killed_until_through(start, tmp_path, killed, kills, seed=10) == kills
+    assert killed_until_through(start, tmp_path, killed, name) == KILLS
     _, errors = whole.communicate()
     assert whole.returncode == 0, errors
     assert result(tmp_path / "killed") == result(tmp_path / "whole")
