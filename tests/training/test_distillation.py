@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,13 +15,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from forked import SEVERAL_RUNS, output
+from forked import QUICK_XLA, SEVERAL_RUNS, output
 from resuming import killed_copy, result
-from scripted import Failing, run_until, under
+from scripted import Failing, under
 from simulated import occupy_gpus
 from small import DAMAGES, Notes
 from teaching import Here, make_student, make_teacher, reordered, same
-from test_task_updates import CASES, FEW, weights_of
+from test_task_updates import CASES, FEW, weights_of, whole_run
 
 from bertaccum import api
 from bertaccum.data.run_inputs import tokenizations
@@ -61,32 +62,28 @@ def run(options: dict[str, Any], out: Path, **more: Any) -> list[Any]:
     return list(train(TrainConfig(**options | {"out": str(out)} | more), silent))
 
 
-def stop_after(updates: int, options: dict[str, Any], out: Path) -> None:
-    """Train, and stop before the last update is saved."""
-    run_until(train(TrainConfig(**options | {"out": str(out)}), silent), updates)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FEW if name not in FAST])
 def test_out_of_memory_kill_and_resume_change_no_update(tmp_path: Path, name: str) -> None:
     """With dropout and unlabeled texts: update 4 is lost, and update 5 runs out of memory."""
     options = make_student(tmp_path, name, unlabelled=str(tmp_path / "more.csv"))
-    run(options, tmp_path / "whole", micro_batch=16)
-    stop_after(4, options, tmp_path / "killed")
-    again = under(Failing({6}, training=True), resume(tmp_path / "killed", {}, silent))
+    run(options, tmp_path / "whole", micro_batch=16, keep=9)
+    killed = killed_copy(tmp_path / "whole", tmp_path / "killed", 3)
+    again = under(Failing({6}, training=True), resume(killed, {"micro_batch": 5}, silent))
     assert [e.update for e in again if isinstance(e, OutOfMemory)] == [5]
-    same(weights_of(tmp_path / "killed"), weights_of(tmp_path / "whole"), 1e-5)
+    same(weights_of(killed), weights_of(tmp_path / "whole"), 1e-5)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in FEW]
 )
-def test_teacher_without_weight_changes_no_update(tmp_path: Path, name: str) -> None:
+def test_teacher_without_weight_changes_no_update(
+    tmp_path: Path, made_once: Callable[..., Path], name: str
+) -> None:
     """Labels, weights of rows and classes, smoothing and dropout masks remain as they are."""
     options = make_student(tmp_path, name, noise_scale="none")
     run(options, tmp_path / "taught", teacher_weight=1e-9)
-    run(options, tmp_path / "alone", teacher=None)
-    alone = weights_of(tmp_path / "alone")
+    alone = weights_of(whole_run(made_once, name))
     same(weights_of(tmp_path / "taught"), alone, 1e-6)
     if name == "tags":  # Otherwise, the teacher does matter.
         run(options, tmp_path / "labeled")
@@ -121,13 +118,15 @@ def test_texts_that_change_before_the_teacher_reads_them_are_refused(tmp_path: P
 
 @pytest.mark.slow
 def test_two_replicas_make_the_same_updates(tmp_path: Path) -> None:
+    """Also if steps are compiled, on two replicas only."""
     runs = []
     for name, compile in (("tags", "off"), ("all weights", "on")):
         options = make_student(tmp_path / name, name)
         options["unlabelled"] = str(tmp_path / name / "more.csv")
-        runs.append(options | {"compile": compile, "out": str(tmp_path / f"{name} 2")})
-        run(options, tmp_path / f"{name} 1")
-    output(SEVERAL_RUNS, json.dumps([options | {"replicas": 2} for options in runs]))
+        own = {"compile": compile, "replicas": 2, "out": str(tmp_path / f"{name} 2")}
+        runs.append(options | own)
+        run(options, tmp_path / f"{name} 1", micro_batch=16)
+    output(SEVERAL_RUNS, json.dumps(runs), env=QUICK_XLA)
     for name in FAST:
         one, two = (weights_of(tmp_path / f"{name} {count}") for count in (1, 2))
         same(one, two, 1e-5)
