@@ -26,7 +26,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from resuming import killed_copy, result
+from resuming import result
 from scripted import ChangedLogits, CountedPasses, Failing, ScriptedScores, run_until, under
 from small import Notes, flip_a_bit, write_small_task
 from waiting import in_a_minute
@@ -140,18 +140,18 @@ def request(stopping: Stopping) -> None:
 
 
 @pytest.mark.slow
-def test_resume_after_several_kills_gives_identical_result(config: Make, tmp_path: Path) -> None:
+def test_resume_after_several_kills_gives_identical_result(config: Make) -> None:
     """In half precision; test_killed.py also kills runs in full precision several times."""
-    options = {"precision": "mixed_float16", "accumulator_dtype": "bfloat16", "keep": UPDATES}
-    whole = config("whole", **options)
+    options = {"precision": "mixed_float16", "accumulator_dtype": "bfloat16"}
+    whole, killed = (config(name, **options) for name in ("whole", "killed"))
     list(train(whole, silent))
-    killed = killed_copy(whole.out, tmp_path / "killed", 1)
-    run_until(resume(killed, {}, silent), 3)
-    *_, last = resume(killed, {}, silent)
+    run_until(train(killed, silent), 2)
+    run_until(resume(Path(str(killed.out)), {}, silent), 3)
+    *_, last = resume(Path(str(killed.out)), {}, silent)
     assert isinstance(last, Finished)
     assert last.summary["updates"] == UPDATES
     assert last.summary["examples"] == 2 * EXAMPLES
-    assert result(killed) == result(whole.out)
+    assert result(killed.out) == result(whole.out)
 
 
 def test_resume_after_a_kill_gives_identical_result_from_the_last_checkpoint_but_one(
