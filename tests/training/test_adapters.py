@@ -12,11 +12,12 @@ import pytest
 import tensorflow as tf
 import tf_keras
 from forked import output
-from small import CLASSIFICATION, TINY
+from small import CLASSIFICATION, ONE_LAYER, TINY
 from test_step import CONFIG
 
 from bertaccum.bert.adapters import adapters, merge
 from bertaccum.bert.dropout import ADAPTER_SITE, draw_masks, dropout_masks
+from bertaccum.bert.encoder_config import EncoderConfig
 from bertaccum.bert.model_source import ModelSource
 from bertaccum.data.token_store import TokenStore
 from bertaccum.data.windows import make_window, window_rows
@@ -41,9 +42,13 @@ TRAINED = {
 COMPILED = {"sizes": 3, "compile": "on", "recompute": "layer"}
 
 
-def model_of(**options: Any) -> tuple[TrainConfig, tf_keras.Model]:
+def model_of(
+    encoder: EncoderConfig = ONE_LAYER, **options: Any
+) -> tuple[TrainConfig, tf_keras.Model]:
     config = TrainConfig(**{**vars(CONFIG), **options})
-    return config, build_model(config, ModelSource("tiny", TINY, None, None), 2)
+    if config.train_layers is not None:
+        encoder = TINY  # One of its two layers is frozen.
+    return config, build_model(config, ModelSource("tiny", encoder, None, None), 2)
 
 
 def named(model: tf_keras.Model) -> dict[str, np.ndarray]:
@@ -74,7 +79,7 @@ def trained(store: TokenStore, sizes: int = 8, **options: Any) -> dict[str, np.n
 def plainly_trained(store: TokenStore, chosen: str, **options: Any) -> dict[str, np.ndarray]:
     """Train with plain tf_keras, and with the gradients of kernels to which adapters are added."""
     config, adapted = model_of(**options)
-    _, plain = model_of()
+    _, plain = model_of(ONE_LAYER if config.train_layers is None else TINY)
     values = {v.name: tf.Variable(v) for v in adapted.variables}
     scale = (config.lora_alpha or 2 * config.lora_rank) / config.lora_rank
     variables = [v for name, v in values.items() if re.search(chosen, name)]
@@ -157,7 +162,7 @@ def test_updates_do_not_depend_on_the_cut(
 
 
 def test_other_initial_weights_do_not_depend_on_adapters() -> None:
-    (_, plain), (_, adapted) = model_of(), model_of(**LORA)
+    (_, plain), (_, adapted) = model_of(TINY), model_of(TINY, **LORA)
     values = named(adapted)
     for name, value in named(plain).items():
         np.testing.assert_array_equal(values.pop(name), value)
@@ -176,7 +181,7 @@ def test_other_initial_weights_do_not_depend_on_adapters() -> None:
 def test_dropout_of_adapters_changes_no_other_mask() -> None:
     seed, count = tf.constant([3, 1], tf.int64), tf.constant(8)
     plain, *all_adapted = (
-        draw_masks(model_of(dropout=0.2, **options)[1], seed, count)
+        draw_masks(model_of(TINY, dropout=0.2, **options)[1], seed, count)
         for options in ({}, *({**LORA, "lora_dropout": rate} for rate in (0.05, 0.2, 0.4)))
     )
     for adapted in all_adapted:
