@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import BertAccumError, InputError, RunError
+from bertaccum.options.fields import means_the_same
 
 
 def sum_over_workers(topology: Topology, value: np.ndarray) -> np.ndarray:
@@ -80,5 +81,5 @@ def differences(gathered: list[dict[str, Any]]) -> list[str]:
         f"{name} ({value} on worker {worker}, {gathered[0].get(name)} on worker 0)"
         for worker, values in enumerate(gathered)
         for name, value in values.items()
-        if value != gathered[0].get(name)
+        if not means_the_same(name.strip("`"), value, gathered[0].get(name))
     ]

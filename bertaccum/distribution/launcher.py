@@ -134,15 +134,22 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _forwarding_signals(processes: list[subprocess.Popen[str]]) -> Iterator[list[float]]:
-    """Pass SIGINT and SIGTERM on to the workers."""
+    """Pass SIGINT and SIGTERM on to the workers, and SIGHUP as SIGTERM.
+
+    The workers have no terminal, so they do not notice that it was closed.
+    """
     signal_times: list[float] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
         signal_times.append(time.monotonic())
         for process in processes:
-            process.send_signal(number)  # This does nothing if the process has ended.
+            # This does nothing if the process has ended.
+            process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    handlers = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # As with nohup.
+        numbers.remove(signal.SIGHUP)
+    handlers = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield signal_times
     finally:

@@ -832,3 +832,11 @@ class CompareConfig(Options):
         " longest run, but at least the largest target batch]",
         numbers=Numbers(1),
     )
+
+
+# The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
+PAPER: dict[str, list[Any]] = {
+    "target_batch": [16, 32],
+    "learning_rate": [5e-5, 3e-5, 2e-5],
+    "epochs": [2.0, 3.0, 4.0],
+}

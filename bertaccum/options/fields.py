@@ -334,3 +334,12 @@ def named_options(config: Any) -> dict[str, Any]:
     """Return the options that differ from their defaults, keyed by name."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     return {name: value for name, value in vars(config).items() if value != defaults[name]}
+
+
+def means_the_same(name: str, one: Any, two: Any) -> bool:
+    """Return whether two values of an option mean the same.
+
+    Python's `==` does not tell an `eval_every` of 1 update from one of 1.0 epochs.
+    """
+    units = [type(value) for value in (one, two)] if name == "eval_every" else []
+    return bool(one == two) and len(set(units)) < 2

@@ -72,7 +72,7 @@ class PretrainConfig(TrainConfig):
     dev_fraction: float = data_option(
         0.01,
         "Fraction of the documents that are not trained on, for the perplexity, in at most 2,000"
-        " sequences.",
+        " sequences. It is rounded to one document in every N.",
         numbers=Numbers(0, 0.5, exclusive=True),
     )
     whole_words: bool = data_option(

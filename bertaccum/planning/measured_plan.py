@@ -57,13 +57,13 @@ def measure_plan(request: PlanRequest, progress: Progress) -> PlanResult:
     start, what_if = time.perf_counter(), request.memory_bytes is not None
     offloads = _offloads(request)
     environment = {"CUDA_VISIBLE_DEVICES": ""} if what_if else {}
-    pool = _pool_bytes(request, _host_bytes(request, offloads[-1]))
     # The second process starts early, to load TensorFlow while the first one builds the model.
     with (
         MeasurementProcess(progress, environment) as process,
         MeasurementProcess(progress, environment) as verifier,
     ):
         for offload in offloads:
+            pool = _pool_bytes(request, offload)
             built = process.build(request.job(offload, pool, 2))
             if built is not None:
                 break
@@ -73,7 +73,7 @@ def measure_plan(request: PlanRequest, progress: Progress) -> PlanResult:
         space, timer = _search_space(request, built, offloads), _timer(request)
         measured = _Measurements(request, built, space, search(process, space, timer))
         process.end()
-        verified = _verify_best(measured, verifier, pool)
+        verified = _verify_best(measured, verifier)
         verifier.end()
         recomputed = Saving("layer", offloads[-1])
         if verified is None and recomputed not in space.savings:
@@ -155,7 +155,17 @@ def _host_bytes(request: PlanRequest, offload: str) -> int:
     return request.devices * bytes_on_host(_static_bytes(request), offload)
 
 
-def _pool_bytes(request: PlanRequest, host_bytes: int) -> int | None:
+def was_cut_short(request: PlanRequest, result: PlanResult) -> bool:
+    """Return whether this machine has too little memory to measure all that may fit on a card."""
+    limit, pool = request.limit_bytes, _pool_bytes(request, OFFLOAD_NONE)
+    if request.card is None or limit is None or pool is None or pool >= limit:
+        return False
+    measured = [] if result.measured is None else result.measured.candidates
+    peaks = [candidate.predicted_peak_bytes for candidate in measured]
+    return result.plan is None or any(pool <= peak <= limit * (1 - MARGIN) for peak in peaks)
+
+
+def _pool_bytes(request: PlanRequest, offload: str) -> int | None:
     """Return the memory to measure with; None for the whole memory of a GPU.
 
     On a CPU, the result exceeds the limit if the machine has enough memory, because measured peaks
@@ -165,7 +175,7 @@ def _pool_bytes(request: PlanRequest, host_bytes: int) -> int | None:
     on_cpu = request.memory_bytes is not None or device_memory.device_name() == "CPU"
     if limit is None or not on_cpu:
         return limit
-    most = available_bytes() - host_bytes
+    most = available_bytes() - _host_bytes(request, offload)
     return max(min(4 * limit, int(most * 0.85)) // _MIB * _MIB, device_memory.MIN_BYTES)
 
 
@@ -204,17 +214,18 @@ def _timer(request: PlanRequest) -> UpdateTimer | None:
 
 
 def _verify_best(
-    measured: _Measurements, verifier: MeasurementProcess, pool: int | None
+    measured: _Measurements, verifier: MeasurementProcess
 ) -> tuple[Candidate, Measurement] | None:
     """Return the best candidate whose real update fits in the memory of the device, if any does."""
     space, best = measured.space, measured.result.best_first()
     if not best:
         return None
+    offload = best[0].plan.offload
     # The simulated GPU may have more memory than this machine.
-    limit = verification_limit(space.limit_bytes)
+    limit, pool = verification_limit(space.limit_bytes), _pool_bytes(measured.request, offload)
     limit = max(min(limit, pool or limit), device_memory.MIN_BYTES)
     steps = 2 if space.accumulates(best[0].plan) else 1
-    if not verifier.build(measured.request.job(best[0].plan.offload, limit, steps)):
+    if not verifier.build(measured.request.job(offload, limit, steps)):
         return None
     return verify_best(measured.result, verifier, space)
 

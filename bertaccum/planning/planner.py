@@ -17,7 +17,7 @@ from bertaccum.options.fields import AUTO
 from bertaccum.options.pretraining import PretrainConfig
 from bertaccum.options.task_names import CLASSIFICATION, REGRESSION
 from bertaccum.planning.compile_cost import should_compile
-from bertaccum.planning.measured_plan import costs_with, measure_plan
+from bertaccum.planning.measured_plan import costs_with, measure_plan, was_cut_short
 from bertaccum.planning.measurement import PlanRequest
 from bertaccum.planning.plan import BatchPlan, Saving
 from bertaccum.planning.plan_result import PlanResult
@@ -159,7 +159,13 @@ def _plan_in_precision(
         if fresh:
             evict(path)
             evict(_limits_file(request))
-        if result.plan is not None or keep_failure:
+        if was_cut_short(request, result):
+            tell(
+                progress,
+                "this machine has less free memory than the card, so what it cannot measure counts"
+                " as not fitting: free memory, or plan on a larger machine",
+            )
+        elif result.plan is not None or keep_failure:
             write_cached(path, result.values, progress)
     if request.config.micro_batch == AUTO:
         return _avoiding_learned_limits(result, request, learned_limits(request, progress))

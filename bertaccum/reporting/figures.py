@@ -271,15 +271,21 @@ _AXES = ("learning_rate", "target_batch")
 def write_heat_map(
     folder: Path, grid: Mapping[str, Sequence[Any]], result: dict[str, Any]
 ) -> list[str]:
-    """Draw the best mean score for each pair of values of two options, over all other options."""
+    """Draw the best mean score for each pair of values of two options, over all other options.
+
+    With successive halving, only the combinations of a pair that were trained furthest count.
+    """
     varied = sorted(grid, key=lambda name: (name not in _AXES, len(grid[name]) == 1))
     down, across = (varied * 2)[:2]
     values = np.full((len(grid[down]), len(grid[across])), np.nan)
     pick = np.fmin if result["best_by"] in LOWER_IS_BETTER else np.fmax
+    trained = np.zeros_like(values)
     for cell in result["cells"]:
-        if cell["mean"] is not None:
-            place = tuple(list(grid[name]).index(cell["options"][name]) for name in (down, across))
-            values[place] = pick(values[place], cell["mean"])
+        place = tuple(list(grid[name]).index(cell["options"][name]) for name in (down, across))
+        if cell["mean"] is not None and cell["fraction"] >= trained[place]:
+            further = cell["fraction"] > trained[place]
+            values[place] = cell["mean"] if further else pick(values[place], cell["mean"])
+            trained[place] = cell["fraction"]
     if np.isnan(values).all():
         return []
     with matplotlib.rc_context(STYLE):

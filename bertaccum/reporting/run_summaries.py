@@ -10,7 +10,7 @@ from typing import Any
 
 from bertaccum.errors import InputError, cannot_create
 from bertaccum.options.commands import CompareConfig
-from bertaccum.options.fields import named_options
+from bertaccum.options.fields import means_the_same, named_options
 from bertaccum.options.metrics import METRICS
 from bertaccum.reporting import curves
 from bertaccum.reporting.batch_advice import noise_facts
@@ -221,7 +221,7 @@ def differences(records: Sequence[Record]) -> dict[str, list[Any]]:
     shared = {*configs[0]}.intersection(*configs) - {"out", "text"}
     for name in [name for name in configs[0] if name in shared]:
         values = [config[name] for config in configs]
-        if any(value != values[0] for value in values):
+        if not all(means_the_same(name, value, values[0]) for value in values):
             differing[name] = values
     began = [record.inputs for record in records]
     for name in INPUTS:

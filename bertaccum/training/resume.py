@@ -17,7 +17,7 @@ from bertaccum.distribution.device_memory import device_name
 from bertaccum.distribution.topology import Topology
 from bertaccum.errors import ConfigError, InputError
 from bertaccum.options.commands import TrainConfig
-from bertaccum.options.fields import AUTO, ON, plain_options
+from bertaccum.options.fields import AUTO, ON, means_the_same, plain_options
 from bertaccum.options.pretraining import hidden_options, text_paths
 from bertaccum.runs.folder import RunFolder
 from bertaccum.runs.paths import NOT_SAVED_YET, RunPaths
@@ -197,7 +197,7 @@ def _check_options(run: Path, config: TrainConfig) -> None:
     changed = [
         f"`{name}` is {value}, but was {began[name]} when this run began"
         for name, value in deciding_options(config).items()
-        if name in began and value != began[name]
+        if name in began and not means_the_same(name, value, began[name])
     ]
     if changed:
         raise InputError(
@@ -213,7 +213,7 @@ def _is_same(name: str, value: Any, began: TrainConfig) -> bool:
     if name in _MODELS and value and (asked := model_named(value)):
         repository = parse_pinned(was or "")
         return repository is not None and asked.same_as(repository)
-    return bool(_resolved(name, value) == _before(began, name))
+    return means_the_same(name, _resolved(name, value), _before(began, name))
 
 
 def _before(began: TrainConfig, name: str) -> Any:

@@ -22,7 +22,7 @@ from bertaccum.data.run_inputs import tsvs_to_train_on
 from bertaccum.data.windows import scheduled_updates, updates_per_epoch
 from bertaccum.distribution.device_memory import gpus
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.commands import PAPER, TrainConfig
 from bertaccum.options.metrics import LOWER_IS_BETTER
 from bertaccum.reporting.figures import write_heat_map
 from bertaccum.system.atomic import write_text
@@ -37,12 +37,6 @@ from bertaccum.training.seed_sweep import check_repeated, train_seeds
 from bertaccum.training.train import plan_ahead
 from data_prep.tables.tsv import read_tsv
 
-# The grid of the BERT paper (Devlin et al. 2019, appendix A.3).
-PAPER: dict[str, list[Any]] = {
-    "target_batch": [16, 32],
-    "learning_rate": [5e-5, 3e-5, 2e-5],
-    "epochs": [2.0, 3.0, 4.0],
-}
 # Fractions of a run's updates after which successive halving keeps the best third of the cells.
 _ROUNDS = (1 / 9, 1 / 3, 1.0)
 _KEPT = 1 / 3

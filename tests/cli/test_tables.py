@@ -262,6 +262,9 @@ def test_sweep_says_that_scores_are_equal(show: Show) -> None:
     lines = show(PIPE, comparison_tables.print_sweep, found, "bertaccum train")
     assert lines[-1] == "best (the first of 3 with the same score): bertaccum train"
     assert not any("0.0000" in line for line in lines)
+    found["cells"][0]["fraction"] = 1.0  # Successive halving trained the others less.
+    lines = show(PIPE, comparison_tables.print_sweep, found, "bertaccum train")
+    assert lines[-1] == "best: bertaccum train"
 
 
 ALL: dict[str, tuple[Any, ...]] = {

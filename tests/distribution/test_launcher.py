@@ -125,6 +125,32 @@ def test_python_file_that_ignores_sigterm_is_killed(
     assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_workers_end_when_the_terminal_is_closed(tmp_path: Path, ignored: bool) -> None:
+    """`nohup` ignores the signal, and so does the launcher then."""
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        "time.sleep(float(sys.argv[2]))\n"
+    )
+    started = tmp_path / "started"
+    started.mkdir()
+
+    def hang_up() -> None:
+        while len(list(started.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        threading.Thread(target=hang_up, daemon=True).start()
+        code = launch(2, [str(program), str(started), "1" if ignored else "600"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert code == (0 if ignored else 128 + signal.SIGTERM)
+
+
 class Ending:
     """A process that ends when it is asked for its exit code for the last time."""
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bertaccum.distribution import launcher
 from bertaccum.distribution import topology as module
+from bertaccum.distribution.collectives import differences
 from bertaccum.distribution.device_memory import gpus
 from bertaccum.distribution.topology import Topology, make_topology
 from bertaccum.errors import ConfigError
@@ -186,3 +187,9 @@ def test_conflicting_strategies_are_errors(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "gpus", lambda: ["one"])
     with pytest.raises(ConfigError, match="each worker uses all GPUs"):
         make_topology("multi-worker", 2, 60)
+
+
+def test_updates_and_epochs_are_different_intervals() -> None:
+    """In Python, 1 update and 1.0 epochs are equal."""
+    found = differences([{"`eval_every`": 1}, {"`eval_every`": 1.0}, {"`eval_every`": 1}])
+    assert found == ["`eval_every` (1.0 on worker 1, 1 on worker 0)"]

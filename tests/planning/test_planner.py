@@ -239,6 +239,20 @@ def test_plan_for_a_card_says_how_long_it_takes(make: Callable[..., Any]) -> Non
     assert progress.lines == []
 
 
+def test_plan_for_a_card_says_that_this_machine_has_too_little_memory(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = make(card="rtx-3060")
+    monkeypatch.setattr(measured_plan, "available_bytes", lambda: 900 * MIB)
+    options = PlanConfig(card="rtx-3060", fresh=True)
+    for _ in range(2):
+        progress = Notes()
+        short = plan_for_options(options, progress)
+        assert "this machine has less free memory than the card" in progress.lines[-1]
+        assert not short.cached and short.plan.micro_batch < whole.plan.micro_batch
+        options = dataclasses.replace(options, fresh=False)
+
+
 def test_float16_of_a_card_is_measured_in_bfloat16(make: Callable[..., Any]) -> None:
     _, written = make(card="t4")
     assert written["precision"] == "mixed_float16"

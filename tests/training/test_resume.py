@@ -700,6 +700,7 @@ def test_workers_that_repeat_a_command_repeat_its_options(
     for options, message in (
         ({"learning_rate": None}, r"`learning_rate` to its default \(was 0.01\)"),
         ({"seed": 1}, r"`seed` to 1 \(was 0\)"),
+        ({"eval_every": 2.0}, r"`eval_every` to 2.0 \(was 2\)"),
     ):
         with pytest.raises(ConfigError, match=rf"run, which cannot change {message}; repeat the"):
             list(train(dataclasses.replace(config, **options), silent))

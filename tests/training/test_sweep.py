@@ -18,8 +18,9 @@ from bertaccum import api
 from bertaccum.cli.commands.sweep import _best
 from bertaccum.cli.program import main
 from bertaccum.errors import ConfigError, DivergedError, InputError, RunError
-from bertaccum.options.commands import TrainConfig
+from bertaccum.options.commands import PAPER, TrainConfig
 from bertaccum.planning import compile_cost, measured_plan
+from bertaccum.reporting import figures
 from bertaccum.runs.folder import RunFolder
 from bertaccum.system.progress import silent
 from bertaccum.training import seed_sweep
@@ -28,7 +29,7 @@ from bertaccum.training.events import Event, Finished, Stopped
 from bertaccum.training.inputs import run_inputs, with_commit
 from bertaccum.training.resume import inputs_of, resolved_config
 from bertaccum.training.setup import connect, set_up
-from bertaccum.training.sweep import PAPER, Cell, Sweep, cells_of
+from bertaccum.training.sweep import Cell, Sweep, cells_of
 from bertaccum.training.train import plan_ahead
 
 # With 320 rows and three epochs, batches of 16 take 60 updates, and batches of 32 take 30.
@@ -249,6 +250,22 @@ def test_heat_map_finds_values_that_were_converted(
     assert len(module.search(*options)["figures"]) == 2
 
 
+def test_heat_map_compares_what_was_trained_furthest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "_drawn", lambda values, *_: drawn.append(values.tolist()))
+    monkeypatch.setattr(figures, "files_of", lambda *_: {})
+    grid = {"learning_rate": [1e-3], "epochs": [1.0, 2.0], "seed": [0, 1]}
+    scores = [(0, 1.0, 1 / 9, 0.9), (1, 1.0, 1.0, 0.7), (0, 2.0, 1.0, 0.5), (1, 2.0, 1.0, 0.6)]
+    cells = [
+        {"options": {"learning_rate": 1e-3, "epochs": e, "seed": s}, "fraction": f, "mean": mean}
+        for s, e, f, mean in scores
+    ]
+    figures.write_heat_map(tmp_path, grid, {"best_by": "accuracy", "cells": cells})
+    assert drawn == [[[0.7, 0.6]]]
+
+
 @pytest.mark.parametrize("halving", [True, False])
 def test_stopped_sweep_continues_where_it_stopped(tmp_path: Path, halving: bool) -> None:
     whole, stopped, rest = Trainer(), Trainer(stops=3e-5), Trainer()
@@ -457,6 +474,19 @@ def test_grid_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[st
         grid.write_text(text)
         code, out, err = sweep(capsys, "--grid", grid, "--out", tmp_path / "runs")
         assert (code, out) == (2, "") and problem in err and err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_flags_that_the_grid_replaces_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "grid.yaml").write_text("epochs: [2, 3]\n")
+    for flags, problem in (
+        (["--epochs", 1], "--epochs has no effect, because the grid has epochs: 2.0, 3.0, 4.0"),
+        (["--grid", tmp_path / "grid.yaml", "--epochs", 1], "the grid has epochs: 2.0, 3.0;"),
+    ):
+        code, _, err = sweep(capsys, *flags, "--out", tmp_path / "runs")
+        assert code == 2 and problem in err
     assert not (tmp_path / "runs").exists()
 
 

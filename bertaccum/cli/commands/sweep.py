@@ -13,9 +13,18 @@ from bertaccum.cli.config_file import Grid, config_option, grid_option
 from bertaccum.cli.display import sentences
 from bertaccum.cli.display.comparison_tables import print_sweep
 from bertaccum.cli.display.view import View
-from bertaccum.cli.options import command, grouped_option, is_named, json_option, options, shown
+from bertaccum.cli.options import (
+    FLAGS,
+    command,
+    grouped_option,
+    is_named,
+    json_option,
+    options,
+    shown,
+)
 from bertaccum.cli.shared import fail, print_result, stopping_with
-from bertaccum.options.commands import OPTIMIZATION, TrainConfig
+from bertaccum.errors import ConfigError
+from bertaccum.options.commands import OPTIMIZATION, PAPER, TrainConfig
 from bertaccum.training.events import Event, Started, Stopped
 
 
@@ -58,6 +67,7 @@ def sweep(
     """
     named = {name: value for name, value in values.items() if is_named(name)}
     TrainConfig(**named)  # Report invalid options before TensorFlow is imported.
+    _refuse_flags_in(PAPER if grid is None else grid)
     stopped: list[Stopped] = []
 
     def show(event: Event) -> None:
@@ -84,6 +94,15 @@ def sweep(
     print_result(as_json, result, lambda _: print_sweep(result, _best(named, result)))
     if result["best"] is None:
         fail("every run failed; repeat the sweep when the cause is removed", 1, view)
+
+
+def _refuse_flags_in(grid: Grid) -> None:
+    """Raise ConfigError if a flag sets what the grid replaces; it may replace a recipe's values."""
+    if both := click.get_current_context().meta[FLAGS] & grid.keys():
+        name = min(both)
+        values = f"the grid has {name}: {', '.join(map(str, grid[name]))}"
+        remedy = f"omit it, or pass a grid of your own without {name}"
+        raise ConfigError(f"`{name}` has no effect, because {values}", remedy)
 
 
 def _best(named: dict[str, Any], result: dict[str, Any]) -> str:

@@ -39,7 +39,8 @@ def print_sweep(result: dict[str, Any], command: str) -> None:
     fitting.print_line(f"{updates} in {duration(result['seconds'])}; {grid}")
     fitting.print_paths(result["figures"])
     if command:
-        equal = sum(cell["mean"] == result["cells"][0]["mean"] for cell in result["cells"])
+        best, *_ = ranks = [(cell["fraction"], cell["mean"]) for cell in result["cells"]]
+        equal = ranks.count(best)
         first = f" (the first of {equal} with the same score)" if equal > 1 else ""
         fitting.print_line(f"best{first}: {command}", wrap=False)
 
