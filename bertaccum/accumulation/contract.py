@@ -341,8 +341,8 @@ def has_value_per_example(length: int | None, examples: int | None) -> bool:
     return False
 
 
-# What a step has differentiated with respect to each variable, by the `id` of its handle: sums over
-# the examples (True) or means (False).
+# For each variable, by the `id` of its handle: whether the step has differentiated a sum over the
+# examples (True), a mean (False), or both.
 Targets = dict[int, set[bool]]
 
 

@@ -214,4 +214,7 @@ def _divisor(losses: Any, y_pred: Any, examples: tf.Tensor) -> tuple[Hashable, t
     known = None if tf.executing_eagerly() else losses.shape[0]
     if contract.is_of_whole_batch(known, tuple(y_pred.shape) if y_pred.shape.rank else ()):
         return EXAMPLES, None
-    return EXAMPLES, tf.concat([tf.shape(losses), [examples]], axis=0)[0]
+    shape = tf.shape(losses)
+    if losses.shape.rank is None:
+        shape = tf.concat([shape, [examples]], axis=0)
+    return EXAMPLES, shape[0]

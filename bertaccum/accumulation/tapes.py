@@ -1,4 +1,4 @@
-"""What a step differentiates: a number, or the sum of several values."""
+"""Notes whether a step differentiates a single number or the sum of several values."""
 
 from __future__ import annotations
 

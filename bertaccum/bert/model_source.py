@@ -117,7 +117,7 @@ class ModelSource:
     saw_segments: bool = True
     # Labels of the run, as in its `labels.json`; None if the weights are not a run's.
     labels: dict[str, Any] | None = None
-    # What its `decoding.json` contains; None if the run has none.
+    # Decoding of the run, as in its `decoding.json`; None if it has none.
     decoding: dict[str, Any] | None = None
     # Name and commit of a checkpoint on the Hugging Face Hub; None for other checkpoints.
     pinned: str | None = None

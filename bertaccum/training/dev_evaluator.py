@@ -70,7 +70,7 @@ class DevEvaluator:
         save_best(self._model, files, best, self._folder, self._adapted)
 
     def _fitted(self, logits: np.ndarray) -> dict[str, Any]:
-        """Return the fields of a `Decoding` fitted to dev.tsv, or kept; empty if there is none."""
+        """Return the fields of a `Decoding` that is fitted to dev.tsv or kept; {} without one."""
         wanted = self._config.calibrate, self._config.thresholds == FITTED
         decoding = self._task.decoding
         if any(wanted):

@@ -16,7 +16,7 @@ VOCABULARY = "vocab.txt"
 _OURS = (*(f"{split}.tsv" for split in SPLITS), VOCABULARY)
 _CHOOSE = "choose another folder with `out`"
 _INTERRUPTED = "an earlier `bertaccum prepare` was interrupted while it replaced these files"
-# What the manifest records of a file, by the end of its name.
+# Things that the manifest records of a file, by the end of their names.
 _OF_FILES = {"_sha256": "contents", "_labels": "class names"}
 _KINDS = {"tool": str, "source": str, "task": str, "labels": list, "options": dict, "files": dict}
 

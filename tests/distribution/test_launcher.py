@@ -102,50 +102,40 @@ def test_python_file_gets_its_worker_number(
         cli.main(["launch", "--workers", "2", "--", "none.py"], standalone_mode=False)
 
 
+def launch_and_send(number: int, folder: Path, beginning: str = "", seconds: int = 600) -> int:
+    """Launch two workers that sleep, send a signal to the launcher, and return its exit code."""
+    program, started = folder / "mine.py", folder / "started"
+    program.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        f"{beginning}\n"
+        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        f"time.sleep({seconds})\n"
+    )
+    started.mkdir()
+
+    def send() -> None:
+        while len(list(started.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=send, daemon=True).start()
+    return launch(2, [str(program), str(started)])
+
+
 def test_python_file_that_ignores_sigterm_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
-    program = tmp_path / "mine.py"
-    program.write_text(
-        "import os, pathlib, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
-        "time.sleep(600)\n"
-    )
-    started = tmp_path / "started"
-    started.mkdir()
-
-    def stop() -> None:
-        while len(list(started.iterdir())) < 2:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop, daemon=True).start()
-    assert launch(2, [str(program), str(started)]) == 128 + signal.SIGKILL
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    assert launch_and_send(signal.SIGTERM, tmp_path, ignore) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_workers_end_when_the_terminal_is_closed(tmp_path: Path, ignored: bool) -> None:
     """`nohup` ignores the signal, and so does the launcher then."""
-    program = tmp_path / "mine.py"
-    program.write_text(
-        "import os, pathlib, sys, time\n"
-        "pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
-        "time.sleep(float(sys.argv[2]))\n"
-    )
-    started = tmp_path / "started"
-    started.mkdir()
-
-    def hang_up() -> None:
-        while len(list(started.iterdir())) < 2:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGHUP)
-
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
-        threading.Thread(target=hang_up, daemon=True).start()
-        code = launch(2, [str(program), str(started), "1" if ignored else "600"])
+        code = launch_and_send(signal.SIGHUP, tmp_path, seconds=1 if ignored else 600)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert code == (0 if ignored else 128 + signal.SIGTERM)
